@@ -1,0 +1,293 @@
+package bodyedit
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+)
+
+// MaxDepth is the deepest nesting that [Scan] accepts, counting the outermost object as 1.
+//
+// Agent traffic stays far below it (tool schemas reach a few dozen); engines give up at a depth that
+// depends on their build, so the router refuses deeper bodies with a clear error instead.
+const MaxDepth = 1024
+
+// SyntaxError says that a text is not one well-formed JSON value, and where.
+type SyntaxError struct {
+	Offset int    // bytes from the start of the text to the place that cannot be right
+	Reason string // never contains bytes of the text
+}
+
+func (e *SyntaxError) Error() string {
+	return fmt.Sprintf("json at byte %d: %s", e.Offset, e.Reason)
+}
+
+// Reasons of a SyntaxError.
+const (
+	reasonEnd      = "unexpected end"
+	reasonObject   = "want an object"
+	reasonName     = "want a member name"
+	reasonColon    = "want a colon after the member name"
+	reasonNext     = "want a comma or the end of the object or array"
+	reasonValue    = "want a value"
+	reasonNumber   = "malformed number"
+	reasonEscape   = "malformed escape in a string"
+	reasonControl  = "control character in a string"
+	reasonDepth    = "nested too deep"
+	reasonTrailing = "something follows the value"
+)
+
+func fail(at int, reason string) error { return &SyntaxError{Offset: at, Reason: reason} }
+
+// skipSpace returns the first position at or behind i that is not JSON white space.
+func skipSpace(b []byte, i int) int {
+	for i < len(b) && b[i] <= ' ' && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+const (
+	lsb8 = 0x0101010101010101
+	msb8 = 0x8080808080808080
+)
+
+// stops marks, in the top bit of each byte of w, the bytes at which a string cannot simply go on: quote,
+// backslash and control characters. Only the lowest mark is exact; marks above it may be borrows.
+func stops(w uint64) uint64 {
+	q := w ^ (lsb8 * '"')
+	s := w ^ (lsb8 * '\\')
+	return ((q-lsb8)&^q | (s-lsb8)&^s | (w-lsb8*0x20)&^w) & msb8
+}
+
+// skipString returns the position behind the string whose opening quote is at i.
+func skipString(b []byte, i int) (int, error) {
+	i++
+	for {
+		for i+8 <= len(b) {
+			m := stops(binary.LittleEndian.Uint64(b[i:]))
+			if m != 0 {
+				i += bits.TrailingZeros64(m) >> 3
+				break
+			}
+			i += 8
+		}
+		if i >= len(b) {
+			return len(b), fail(len(b), reasonEnd)
+		}
+		switch c := b[i]; {
+		case c == '"':
+			return i + 1, nil
+		case c == '\\':
+			n := escapeLen(b[i:])
+			if n == 0 {
+				return i, fail(i, reasonEscape)
+			}
+			i += n
+		case c < 0x20:
+			return i, fail(i, reasonControl)
+		default: // in the last seven bytes
+			i++
+		}
+	}
+}
+
+// escapeLen returns the length in bytes of the escape sequence that b begins with, 0 if it is malformed.
+func escapeLen(b []byte) int {
+	if len(b) < 2 {
+		return 0
+	}
+	switch b[1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return 2
+	case 'u':
+		if len(b) >= 6 && hex4(b[2:6]) >= 0 {
+			return 6
+		}
+	}
+	return 0
+}
+
+// hex4 returns the value of four hexadecimal digits, -1 if b is something else.
+func hex4(b []byte) rune {
+	var r rune
+	for _, c := range b[:4] {
+		switch {
+		case '0' <= c && c <= '9':
+			c -= '0'
+		case 'a' <= c && c <= 'f':
+			c -= 'a' - 10
+		case 'A' <= c && c <= 'F':
+			c -= 'A' - 10
+		default:
+			return -1
+		}
+		r = r<<4 | rune(c)
+	}
+	return r
+}
+
+// skipNumber returns the position behind the number that starts at i.
+func skipNumber(b []byte, i int) (int, error) {
+	start := i
+	digits := func() bool {
+		from := i
+		for i < len(b) && '0' <= b[i] && b[i] <= '9' {
+			i++
+		}
+		return i > from
+	}
+	if i < len(b) && b[i] == '-' {
+		i++
+	}
+	if i < len(b) && b[i] == '0' {
+		i++
+	} else if !digits() {
+		return start, fail(i, reasonNumber)
+	}
+	if i < len(b) && b[i] == '.' {
+		i++
+		if !digits() {
+			return start, fail(i, reasonNumber)
+		}
+	}
+	if i < len(b) && (b[i] == 'e' || b[i] == 'E') {
+		i++
+		if i < len(b) && (b[i] == '+' || b[i] == '-') {
+			i++
+		}
+		if !digits() {
+			return start, fail(i, reasonNumber)
+		}
+	}
+	return i, nil
+}
+
+// skipScalar returns the position behind the string, number or literal that starts at i.
+func skipScalar(b []byte, i int) (int, error) {
+	if i >= len(b) {
+		return i, fail(i, reasonEnd)
+	}
+	switch c := b[i]; {
+	case c == '"':
+		return skipString(b, i)
+	case c == '-' || '0' <= c && c <= '9':
+		return skipNumber(b, i)
+	case c == 'n' && i+4 <= len(b) && string(b[i:i+4]) == "null":
+		return i + 4, nil
+	case c == 't' && i+4 <= len(b) && string(b[i:i+4]) == "true":
+		return i + 4, nil
+	case c == 'f' && i+5 <= len(b) && string(b[i:i+5]) == "false":
+		return i + 5, nil
+	}
+	return i, fail(i, reasonValue)
+}
+
+// skipValue returns the position behind the value that starts at i. depth is the number of containers
+// around it.
+func skipValue(b []byte, i, depth int) (int, error) {
+	if i < len(b) && (b[i] == '{' || b[i] == '[') {
+		return skipContainer(b, i, depth)
+	}
+	return skipScalar(b, i)
+}
+
+// skipContainer returns the position behind the object or array that starts at i. It does not recurse: the
+// kinds of the open containers are one bit each.
+func skipContainer(b []byte, i, outer int) (int, error) {
+	var isObject [MaxDepth / 64]uint64
+	depth := 0 // open containers, counted from here
+	var err error
+
+value: // b[i] begins a value
+	if i < len(b) && (b[i] == '{' || b[i] == '[') {
+		if outer+depth >= MaxDepth {
+			return i, fail(i, reasonDepth)
+		}
+		bit := uint64(1) << (depth & 63)
+		if b[i] == '{' {
+			isObject[depth>>6] |= bit
+		} else {
+			isObject[depth>>6] &^= bit
+		}
+		depth++
+		object := b[i] == '{'
+		i = skipSpace(b, i+1)
+		if i < len(b) && (object && b[i] == '}' || !object && b[i] == ']') {
+			i++
+			depth--
+			goto after
+		}
+		if object {
+			goto name
+		}
+		goto value
+	}
+	if i, err = skipScalar(b, i); err != nil {
+		return i, err
+	}
+
+after: // a value ends before b[i]
+	if depth == 0 {
+		return i, nil
+	}
+	i = skipSpace(b, i)
+	if i >= len(b) {
+		return i, fail(i, reasonEnd)
+	}
+	if isObject[(depth-1)>>6]&(1<<((depth-1)&63)) != 0 {
+		switch b[i] {
+		case ',':
+			i = skipSpace(b, i+1)
+			goto name
+		case '}':
+			i++
+			depth--
+			goto after
+		}
+	} else {
+		switch b[i] {
+		case ',':
+			i = skipSpace(b, i+1)
+			goto value
+		case ']':
+			i++
+			depth--
+			goto after
+		}
+	}
+	return i, fail(i, reasonNext)
+
+name: // b[i] begins a member
+	if i, err = skipName(b, i); err != nil {
+		return i, err
+	}
+	goto value
+}
+
+// skipName reads a member name at i and the colon behind it, and returns where the value starts.
+func skipName(b []byte, i int) (int, error) {
+	if i >= len(b) {
+		return i, fail(i, reasonEnd)
+	}
+	if b[i] != '"' {
+		return i, fail(i, reasonName)
+	}
+	i, err := skipString(b, i)
+	if err != nil {
+		return i, err
+	}
+	return skipColon(b, i)
+}
+
+// skipColon reads the colon at or behind i and returns where the value starts.
+func skipColon(b []byte, i int) (int, error) {
+	i = skipSpace(b, i)
+	if i >= len(b) {
+		return i, fail(i, reasonEnd)
+	}
+	if b[i] != ':' {
+		return i, fail(i, reasonColon)
+	}
+	return skipSpace(b, i+1), nil
+}

@@ -1,0 +1,122 @@
+package conv
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+
+	"github.com/tarik-kv/tarik/internal/bodyedit"
+)
+
+// Key names a scope, or a scope plus everything said in it up to some point. It is a truncated
+// SHA-256, so that a client cannot aim at another conversation's key.
+type Key [16]byte
+
+// Scope is what must be equal before two requests can belong to one conversation. KV differs
+// between models and salts, and tenants never meet.
+type Scope struct {
+	Tenant   string
+	Model    string
+	Salt     string // the salt the engines are given, "" for none
+	Endpoint string
+	// Context is what shapes the rendered prompt besides the messages (tools, template and its
+	// arguments), as sent. A side query with other tools is another conversation.
+	Context []string
+}
+
+// Key of the empty conversation of s.
+func (s Scope) Key() Key {
+	h := sha256.New()
+	for _, f := range [...]string{s.Tenant, s.Model, s.Salt, s.Endpoint} {
+		writeField(h, f)
+	}
+	for _, c := range s.Context {
+		writeField(h, c)
+	}
+	return sum(h)
+}
+
+// ID returns the key of a name the client gave its conversation, within s.
+func (s Scope) ID(name string) Key {
+	h := sha256.New()
+	k := s.Key()
+	h.Write(k[:])
+	writeField(h, "id")
+	writeField(h, name)
+	return sum(h)
+}
+
+// textChunk and idChunk are the grains in which prompts of /v1/completions are compared.
+const (
+	textChunk = 256 // bytes of the JSON string as sent
+	idChunk   = 64  // token ids
+)
+
+// Messages returns one key per message of a chat, key i covering messages[0…i]. messages is the
+// raw JSON array of a scanned body; the result is nil if it is something else.
+//
+// Messages are compared as sent. A client that serialises them anew in another way starts a new
+// conversation: that costs speed, never correctness.
+func Messages(scope Key, messages []byte) []Key {
+	var keys []Key
+	k := scope
+	for m := range bodyedit.Elements(messages) {
+		k = next(k, m)
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// Prompt returns one key per whole chunk of a prompt of /v1/completions: a raw JSON string in
+// chunks of 256 bytes, or a raw JSON array of token ids in chunks of 64. The last, incomplete
+// chunk is not covered: the next prompt goes on in the middle of it.
+func Prompt(scope Key, prompt []byte) []Key {
+	if len(prompt) == 0 {
+		return nil
+	}
+	var keys []Key
+	k := scope
+	switch prompt[0] {
+	case '"':
+		for s := prompt[1 : len(prompt)-1]; len(s) >= textChunk; s = s[textChunk:] {
+			k = next(k, s[:textChunk])
+			keys = append(keys, k)
+		}
+	case '[':
+		h := sha256.New()
+		h.Write(k[:])
+		n := 0
+		for id := range bodyedit.Elements(prompt) {
+			h.Write(id)
+			h.Write([]byte{','})
+			if n++; n%idChunk == 0 {
+				k = sum(h)
+				keys = append(keys, k)
+				h.Reset()
+				h.Write(k[:])
+			}
+		}
+	}
+	return keys
+}
+
+func next(k Key, b []byte) Key {
+	h := sha256.New()
+	h.Write(k[:])
+	h.Write(b)
+	return sum(h)
+}
+
+func sum(h hash.Hash) (k Key) {
+	var full [sha256.Size]byte
+	copy(k[:], h.Sum(full[:0]))
+	return k
+}
+
+// writeField separates fields by their lengths, so that no two lists of fields run together.
+func writeField(h hash.Hash, s string) {
+	var n [8]byte
+	binary.LittleEndian.PutUint64(n[:], uint64(len(s)))
+	h.Write(n[:])
+	h.Write([]byte(s))
+}

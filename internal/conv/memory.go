@@ -1,0 +1,198 @@
+package conv
+
+import (
+	"container/list"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tarik-kv/tarik/internal/kvp"
+)
+
+// Turn is one finished turn as the next one finds it.
+type Turn struct {
+	Conversation string // name of the conversation: the id of its first turn
+	Number       int    // 1 for the first turn
+	key          Key
+}
+
+// String is for logs and tests. It shows no content.
+func (t Turn) String() string {
+	return fmt.Sprintf("conversation=%s turn=%d", t.Conversation, t.Number)
+}
+
+// Limits bound a Memory.
+type Limits struct {
+	Turns int // finished turns kept; the oldest goes first
+	Bytes int // of handles and token ids; the oldest handle goes first
+}
+
+// DefaultLimits hold about a hundred thousand conversations in some 512 MB at the most.
+var DefaultLimits = Limits{Turns: 100_000, Bytes: 512 << 20}
+
+// Memory is the conversation store of one router process.
+type Memory struct {
+	limits Limits
+
+	mu    sync.Mutex
+	byKey map[Key]*entry
+	byID  map[Key]*entry // client's name → its latest turn
+	lru   list.List      // of *entry, newest first
+	bytes int
+	held  int
+}
+
+type entry struct {
+	turn Turn
+	id   Key // zero: none
+	held *kvp.Held
+	at   *list.Element
+}
+
+// NewMemory returns an empty store.
+func NewMemory(l Limits) *Memory {
+	return &Memory{limits: l, byKey: map[Key]*entry{}, byID: map[Key]*entry{}}
+}
+
+// Find returns the turn that a request with this chain continues, or the zero Turn and false. The
+// longest known prefix wins; a turn of the same name is taken only if the chain finds none. If
+// that turn's handle is still there, held is its content to look at: it must not be sent before
+// Take has said yes.
+func (m *Memory) Find(chain []Key, id Key) (t Turn, held *kvp.Held, found bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.find(chain, id)
+	if e == nil {
+		return Turn{}, nil, false
+	}
+	m.lru.MoveToFront(e.at)
+	return e.turn, e.held, true
+}
+
+func (m *Memory) find(chain []Key, id Key) *entry {
+	for i := len(chain) - 1; i >= 0; i-- {
+		if e := m.byKey[chain[i]]; e != nil {
+			return e
+		}
+	}
+	if id != (Key{}) {
+		return m.byID[id]
+	}
+	return nil
+}
+
+// Take removes exactly the handle that Find showed. It returns false if somebody else was faster
+// or the store has let it go: then it must not be sent. A handle taken is never put back.
+func (m *Memory) Take(t Turn, held *kvp.Held) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.byKey[t.key]
+	if e == nil || held == nil || e.held != held {
+		return false
+	}
+	m.drop(e)
+	return true
+}
+
+// Put stores a finished turn under the last key of its chain, as t says (see Successor). held may
+// be nil. What an older turn of the same key held is returned as lost: nobody will take it any
+// more.
+func (m *Memory) Put(chain []Key, id Key, t Turn, held *kvp.Held) (lost *kvp.Held) {
+	if len(chain) == 0 {
+		return held
+	}
+	t.key = chain[len(chain)-1]
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if old := m.byKey[t.key]; old != nil {
+		lost = old.held
+		m.remove(old)
+	}
+	e := &entry{turn: t, id: id, held: held}
+	e.at = m.lru.PushFront(e)
+	m.byKey[t.key] = e
+	if id != (Key{}) {
+		m.byID[id] = e
+	}
+	if held != nil {
+		m.bytes += held.Size()
+		m.held++
+	}
+	m.shrink()
+	return lost
+}
+
+// Successor is the turn that follows prev, or, if prev is zero, the first one of a conversation
+// that gets the name fresh.
+func Successor(prev Turn, fresh string) Turn {
+	if prev.Number == 0 {
+		return Turn{Conversation: fresh, Number: 1}
+	}
+	return Turn{Conversation: prev.Conversation, Number: prev.Number + 1}
+}
+
+// Expire drops all handles that are too old at now and returns how many.
+func (m *Memory) Expire(now time.Duration) int {
+	return m.dropIf(func(h *kvp.Held) bool { return h.Until <= now })
+}
+
+// Void drops all handles of one life of an engine and returns how many.
+func (m *Memory) Void(engineID string) int {
+	return m.dropIf(func(h *kvp.Held) bool { return h.Handle.EngineID == engineID })
+}
+
+func (m *Memory) dropIf(f func(*kvp.Held) bool) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.byKey {
+		if e.held != nil && f(e.held) {
+			m.drop(e)
+			n++
+		}
+	}
+	return n
+}
+
+// Stats counts what is kept.
+type Stats struct {
+	Turns int // finished turns known
+	Held  int // of them with a handle
+	Bytes int // of handles and token ids
+}
+
+// Stats returns the present counts.
+func (m *Memory) Stats() Stats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return Stats{Turns: len(m.byKey), Held: m.held, Bytes: m.bytes}
+}
+
+// drop forgets the handle of e. Callers hold the lock.
+func (m *Memory) drop(e *entry) {
+	if e.held == nil {
+		return
+	}
+	m.bytes -= e.held.Size()
+	m.held--
+	e.held = nil
+}
+
+// remove forgets e. Callers hold the lock.
+func (m *Memory) remove(e *entry) {
+	m.drop(e)
+	delete(m.byKey, e.turn.key)
+	if m.byID[e.id] == e {
+		delete(m.byID, e.id)
+	}
+	m.lru.Remove(e.at)
+}
+
+// shrink brings the store back within its limits. Callers hold the lock.
+func (m *Memory) shrink() {
+	for len(m.byKey) > m.limits.Turns {
+		m.remove(m.lru.Back().Value.(*entry))
+	}
+	for at := m.lru.Back(); m.bytes > m.limits.Bytes && at != nil; at = at.Prev() {
+		m.drop(at.Value.(*entry))
+	}
+}

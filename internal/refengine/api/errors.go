@@ -1,0 +1,84 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/tarik-kv/tarik/internal/refengine/engine"
+)
+
+// apiError is a refusal or failure in OpenAI's form. It is the only error that reaches a client.
+type apiError struct {
+	status  int
+	typ     string
+	message string
+	param   string // "" is null
+}
+
+func (e *apiError) Error() string { return fmt.Sprintf("%d %s: %s", e.status, e.typ, e.message) }
+
+// json returns {"error":{…}}, members in vLLM's order.
+func (e *apiError) json() []byte {
+	b := append([]byte(nil), `{"error":{"message":`...)
+	b = appendString(b, e.message)
+	b = append(b, `,"type":`...)
+	b = appendString(b, e.typ)
+	b = append(b, `,"param":`...)
+	if e.param == "" {
+		b = append(b, "null"...)
+	} else {
+		b = appendString(b, e.param)
+	}
+	b = append(b, `,"code":`...)
+	b = appendInt(b, e.status)
+	return append(b, "}}"...)
+}
+
+// badRequest is a request that was understood and refused.
+func badRequest(param, format string, args ...any) *apiError {
+	return &apiError{http.StatusBadRequest, "BadRequestError", fmt.Sprintf(format, args...), param}
+}
+
+// invalidBody is a request that does not fit its schema. vLLM words these as its validation library
+// does and gives them another type than the refusals that follow.
+func invalidBody(param, kind, loc, message string) *apiError {
+	if loc == "" {
+		loc = "('body',)"
+	} else {
+		loc = "('body', '" + loc + "')"
+	}
+	text := fmt.Sprintf("1 validation error:\n  {'type': '%s', 'loc': %s, 'msg': '%s'}", kind, loc, message)
+	return &apiError{http.StatusBadRequest, "Bad Request", text, param}
+}
+
+// invalidValue is a rule about the body as a whole, or about fields that exclude each other.
+func invalidValue(param, format string, args ...any) *apiError {
+	return invalidBody(param, "value_error", "", "Value error, "+fmt.Sprintf(format, args...))
+}
+
+// internalError is what every failure inside the engine looks like from outside: an expired handle, an
+// unknown engine and a dead port are told apart only by time and by counters.
+func internalError() *apiError {
+	return &apiError{http.StatusInternalServerError, "InternalServerError", "Internal server error", ""}
+}
+
+// engineError is what a client sees of an error of the engine.
+//
+// An engine that was killed is a process that is gone: the connection breaks, nothing is answered.
+func (s *Server) engineError(err error) *apiError {
+	var tooLong *engine.PromptTooLongError
+	switch {
+	case errors.Is(err, engine.ErrKilled):
+		panic(http.ErrAbortHandler)
+	case errors.Is(err, engine.ErrDead):
+		e := internalError()
+		e.message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+		return e
+	case errors.As(err, &tooLong):
+		return badRequest("input_tokens", "%s", err)
+	case errors.Is(err, engine.ErrRequest), errors.Is(err, engine.ErrDuplicate):
+		return badRequest("", "%s", err)
+	}
+	return internalError()
+}

@@ -1,0 +1,124 @@
+package router
+
+import (
+	"bytes"
+	"io"
+	"math"
+
+	"github.com/tarik-kv/tarik/internal/bodyedit"
+	"github.com/tarik-kv/tarik/internal/kvp"
+)
+
+var (
+	jsonTrue  = []byte("true")
+	jsonFalse = []byte("false")
+	jsonOne   = []byte("1")
+)
+
+// prefillBody is the client's request as P gets it: one token, no stream, these params. ids is the
+// exact prompt if the engine takes one, else nil.
+//
+// The fields that go make P refuse a body that D accepts: stream_options without a stream, a
+// min_tokens above max_tokens.
+func (q *request) prefillBody(params []byte, ids []int32) *bodyedit.Edit {
+	e := q.edit(params, ids)
+	e.Delete("stream_options", "max_completion_tokens", "min_tokens", "return_token_ids")
+	e.Set("stream", jsonFalse)
+	e.Set("max_tokens", jsonOne)
+	return e
+}
+
+// decodeBody is the client's request as D gets it. wantIDs asks for the token ids of prompt and
+// reply, which tell what D will hold.
+func (q *request) decodeBody(params []byte, ids []int32, wantIDs, brief bool) *bodyedit.Edit {
+	if brief {
+		e := q.prefillBody(params, ids)
+		return e
+	}
+	e := q.edit(params, ids)
+	if wantIDs {
+		e.Set("return_token_ids", jsonTrue)
+	}
+	if q.streaming && !q.wantsUsage {
+		q.askUsage(e)
+	}
+	return e
+}
+
+// askUsage makes D report usage at the end of its stream, for the receipt. The client, who has not
+// asked, does not get to see it.
+func (q *request) askUsage(e *bodyedit.Edit) {
+	options, ok := q.doc.Find("stream_options")
+	if !ok || bodyedit.IsNull(options.Raw) {
+		e.Set("stream_options", []byte(`{"include_usage":true}`))
+		return
+	}
+	e.SetMember(options.Span, "include_usage", jsonTrue)
+}
+
+// edit is what both legs' bodies have in common.
+func (q *request) edit(params []byte, ids []int32) *bodyedit.Edit {
+	e := q.doc.Edit()
+	e.DeleteFold(ownFields...)
+	if q.salt != "" {
+		e.Set("cache_salt", quote(q.salt))
+	}
+	if len(ids) > 0 && params != nil { // without other params older engines take the ids for something harmful
+		if q.endpoint == kvp.Chat {
+			params = kvp.WithPromptTokenIDs(params, ids)
+		} else {
+			e.Set("prompt", kvp.AppendIDs(nil, ids))
+		}
+	}
+	if params != nil {
+		e.Set("kv_transfer_params", params)
+	}
+	return e
+}
+
+// idsBody is a P call for an exact prompt, through /v1/completions: the one form that every
+// version takes.
+func (q *request) idsBody(params []byte, ids []int32) payload {
+	b := make([]byte, 0, 256+len(params)+7*len(ids))
+	b = append(b, '{')
+	if model := q.doc.Get("model"); model != nil {
+		b = append(append(append(b, `"model":`...), model...), ',')
+	}
+	b = append(b, `"prompt":`...)
+	b = kvp.AppendIDs(b, ids)
+	b = append(b, `,"max_tokens":1,"temperature":0`...)
+	if q.salt != "" {
+		b = append(append(b, `,"cache_salt":`...), quote(q.salt)...)
+	}
+	b = append(append(b, `,"kv_transfer_params":`...), params...)
+	return bytesPayload(append(b, '}'))
+}
+
+// parseIDs reads a JSON array of token ids, nil if raw is something else.
+func parseIDs(raw []byte) []int32 {
+	if len(raw) < 2 || raw[0] != '[' {
+		return nil
+	}
+	ids := make([]int32, 0, len(raw)/6)
+	for id := range bodyedit.Elements(raw) {
+		n, ok := bodyedit.Int(id)
+		if !ok || n < 0 || n > math.MaxInt32 {
+			return nil
+		}
+		ids = append(ids, int32(n))
+	}
+	return ids
+}
+
+func quote(s string) []byte { return bodyedit.AppendString(nil, s) }
+
+// bytesPayload is a body that lies in one piece.
+type bytesPayload []byte
+
+func (p bytesPayload) Len() int64        { return int64(len(p)) }
+func (p bytesPayload) Reader() io.Reader { return bytes.NewReader(p) }
+
+// editPayload is a body made of spans of the client's.
+type editPayload struct{ *bodyedit.Edit }
+
+func (p editPayload) Reader() io.Reader { return p.Edit.Reader() }

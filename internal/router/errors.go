@@ -1,0 +1,71 @@
+package router
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+)
+
+// failure is an answer that says no. The engines' own failures are passed on as they are; these
+// are for what no engine has answered.
+type failure struct {
+	status  int
+	message string // what is wrong, and what to do about it
+	param   string // the request field, "" for none
+	code    string // stable name
+}
+
+func (f *failure) Error() string { return f.message }
+
+// kind is OpenAI's word for the class of an error.
+func (f *failure) kind() string {
+	switch {
+	case f.status == http.StatusNotFound:
+		return "NotFoundError"
+	case f.status < 500:
+		return "BadRequestError"
+	case f.status == http.StatusServiceUnavailable:
+		return "ServiceUnavailableError"
+	}
+	return "BadGatewayError"
+}
+
+// body is the OpenAI error object.
+func (f *failure) body() []byte {
+	type object struct {
+		Message string  `json:"message"`
+		Type    string  `json:"type"`
+		Param   *string `json:"param"`
+		Code    string  `json:"code"`
+	}
+	o := object{Message: f.message, Type: f.kind(), Code: f.code}
+	if f.param != "" {
+		o.Param = &f.param
+	}
+	b, err := json.Marshal(map[string]object{"error": o})
+	if err != nil {
+		panic("BUG: router: error object: " + err.Error())
+	}
+	return b
+}
+
+func (f *failure) write(w http.ResponseWriter) {
+	b := f.body()
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(b)))
+	if f.status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", "2")
+	}
+	w.WriteHeader(f.status)
+	_, _ = w.Write(b) // the client has left
+}
+
+// event is the failure as the last event of a stream that has begun.
+func (f *failure) event() []byte {
+	return append(append([]byte("data: "), f.body()...), "\n\n"...)
+}
+
+func badRequest(param, message string) *failure {
+	return &failure{status: http.StatusBadRequest, message: message, param: param, code: "bad-request"}
+}

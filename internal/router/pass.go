@@ -1,0 +1,111 @@
+package router
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tarik-kv/tarik/internal/fleet"
+)
+
+// passThrough gives a request that generates nothing to the first engine that is up.
+func (r *Router) passThrough(w http.ResponseWriter, req *http.Request) {
+	var payload []byte
+	if req.Method == http.MethodPost {
+		body, f := r.readBody(w, req)
+		if f != nil {
+			f.write(w)
+			return
+		}
+		payload = body
+	}
+	for _, e := range []*fleet.Engine{r.prefill, r.decode} {
+		if !e.Info().Up {
+			continue
+		}
+		out, err := http.NewRequestWithContext(req.Context(), req.Method, e.String()+req.URL.Path, bytesPayload(payload).Reader())
+		if err != nil {
+			break
+		}
+		out.Header = forEngine(req.Header)
+		if ct := req.Header.Get("Content-Type"); ct != "" {
+			out.Header.Set("Content-Type", ct)
+		}
+		res, err := r.client.Do(out)
+		if err != nil {
+			continue
+		}
+		copyHeaders(w.Header(), res.Header)
+		w.WriteHeader(res.StatusCode)
+		_, _ = io.Copy(w, res.Body) // the client or the engine has left; the reply ends short
+		_ = res.Body.Close()
+		return
+	}
+	(&failure{status: http.StatusServiceUnavailable, code: "engine-down", message: fmt.Sprintf(
+		"no engine answers (prefill: %s; decode: %s)", orUp(r.prefill.Info()), orUp(r.decode.Info()))}).write(w)
+}
+
+func orUp(i fleet.Info) string {
+	if i.Up {
+		return "up"
+	}
+	return i.Err
+}
+
+// health says whether turns can be served: D is enough.
+func (r *Router) health(w http.ResponseWriter, _ *http.Request) {
+	if d := r.decode.Info(); !d.Up {
+		(&failure{status: http.StatusServiceUnavailable, code: "engine-down", message: "the decode engine does not answer: " + d.Err}).write(w)
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+// engines answers GET /engines: what the router knows of its engines and keeps of conversations.
+func (r *Router) engines(w http.ResponseWriter, _ *http.Request) {
+	type engine struct {
+		Role      string `json:"role"`
+		URL       string `json:"url"`
+		Up        bool   `json:"up"`
+		Version   string `json:"version"`
+		BlockSize int    `json:"block_size"`
+		Handles   string `json:"handles,omitempty"` // of P: proven, unproven, distrusted
+		Why       string `json:"why,omitempty"`
+	}
+	var out struct {
+		Engines  []engine `json:"engines"`
+		Mismatch string   `json:"mismatch,omitempty"`
+		Turns    int      `json:"turns_known"`
+		Handles  int      `json:"handles_held"`
+		Bytes    int      `json:"handle_bytes"`
+		Uptime   float64  `json:"uptime_s"`
+	}
+	for _, e := range []*fleet.Engine{r.prefill, r.decode} {
+		i := e.Info()
+		j := engine{Role: string(e.Role), URL: e.String(), Up: i.Up, Version: i.Version, BlockSize: i.BlockSize, Why: i.Err}
+		if e.Role == fleet.Prefill {
+			j.Handles = string(i.Trust)
+			if i.TrustWhy != "" {
+				j.Why = i.TrustWhy
+			}
+		}
+		out.Engines = append(out.Engines, j)
+	}
+	st := r.store.Stats()
+	out.Mismatch = fleet.Mismatch(r.prefill.Info(), r.decode.Info())
+	out.Turns, out.Handles, out.Bytes = st.Turns, st.Held, st.Bytes
+	out.Uptime = r.now().Truncate(time.Millisecond).Seconds()
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", " ")
+	_ = enc.Encode(out) // the reader has left
+}
+
+func metricsHandler(g prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(g, promhttp.HandlerOpts{})
+}

@@ -1,0 +1,244 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/tarik-kv/tarik/internal/bodyedit"
+	"github.com/tarik-kv/tarik/internal/fleet"
+	"github.com/tarik-kv/tarik/internal/kvp"
+)
+
+// A P whose bidirectional flag is off parks a request with a handle for ever and keeps its blocks
+// until it is restarted. No request that is free of this risk tells whether the flag is on, so the
+// router tries once, small, before any client's turn depends on it: a conversation of its own with
+// a salt of its own, whose handle P gets under another salt, so that nothing of it can be found in
+// P's cache and P has to read it.
+
+const (
+	// probeTokens is above every sensible kv_recompute_threshold (64 by default), so that P reads.
+	probeTokens = 200
+	// probePatience is long enough for a first handshake between engines on a slow network.
+	probePatience = 20 * time.Second
+	// distrustFor is how long a distrusted P is left alone before it is tried again: each failed
+	// try may cost it blocks.
+	distrustFor = 5 * time.Minute
+)
+
+func (r *Router) wakeProber() {
+	select {
+	case r.probe <- struct{}{}:
+	default:
+	}
+}
+
+// prober proves P whenever it is unproven, and tries a distrusted one again after a while.
+func (r *Router) prober(ctx context.Context) {
+	retry := time.NewTimer(distrustFor)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.probe:
+			if r.prefill.Info().Trust == fleet.Distrusted {
+				continue
+			}
+		case <-retry.C:
+			retry.Reset(distrustFor)
+		}
+		p, d := r.prefill.Info(), r.decode.Info()
+		if !r.cfg.Reuse || p.Trust == fleet.Proven || !p.Up || !d.Up || fleet.Mismatch(p, d) != "" {
+			continue
+		}
+		err := r.prove(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		why := ""
+		trust := fleet.Proven
+		if err != nil {
+			trust, why = fleet.Distrusted, err.Error()
+			var not notProven
+			if errors.As(err, &not) {
+				trust = fleet.Unproven
+			}
+		}
+		r.settle(trust, why)
+		retry.Reset(distrustFor)
+	}
+}
+
+// settle records the result of a probe and says it once.
+func (r *Router) settle(trust fleet.Trust, why string) {
+	defer r.once.Do(func() { close(r.settled) })
+	was := r.prefill.Info()
+	r.prefill.SetTrust(trust, why)
+	proven := 0.0
+	if trust == fleet.Proven {
+		proven = 1
+	}
+	r.metrics.PrefillTrust.WithLabelValues(r.prefill.String()).Set(proven)
+	if was.Trust == trust && was.TrustWhy == why {
+		return
+	}
+	switch trust {
+	case fleet.Proven:
+		r.log.Info("prefill engine reads handles: reuse is on", "prefill", r.prefill.String())
+	case fleet.Unproven:
+		r.log.Warn("no reuse: decode returns no handles", "why", why, "hint", "start both engines with bidirectional_kv_xfer true")
+	case fleet.Distrusted:
+		r.log.Warn("no reuse: prefill did not read a handle", "prefill", r.prefill.String(), "why", why,
+			"hint", "bidirectional_kv_xfer true and kv_load_failure_policy \"fail\" on both engines, and side channels that reach each other")
+	}
+}
+
+// notProven is a probe that ended before P was given a handle: nothing is known of P, and nothing
+// happened to it.
+type notProven struct{ error }
+
+// prove plays the probe. An error that is not notProven means that P got a handle and did not
+// read it.
+func (r *Router) prove(ctx context.Context) error {
+	ids := make([]int32, probeTokens)
+	for i := range ids {
+		ids[i] = int32(100 + rand.IntN(100)) // low ids are in every vocabulary
+	}
+	model := ""
+	if m := r.prefill.Info().Models; len(m) > 0 {
+		model = m[0].ID
+	}
+	one, two := newID(), newID()
+	body := func(salt string, params []byte) payload {
+		b := append([]byte(`{"model":`), quote(model)...)
+		b = append(append(b, `,"prompt":`...), kvp.AppendIDs(nil, ids)...)
+		b = append(append(b, `,"max_tokens":1,"temperature":0,"cache_salt":`...), quote(salt)...)
+		return bytesPayload(append(append(append(b, `,"kv_transfer_params":`...), params...), '}'))
+	}
+	post := func(e *fleet.Engine, salt string, params []byte) (prefillReply, error) {
+		ctx, cancel := context.WithTimeout(ctx, probePatience)
+		defer cancel()
+		a := r.ask(ctx, call{engine: e, path: kvp.Completions.Path(), body: body(salt, params), header: http.Header{}, id: newID()}, r.cfg.MaxReply)
+		switch {
+		case ctx.Err() == context.DeadlineExceeded:
+			return prefillReply{}, fmt.Errorf("no answer in %s", probePatience)
+		case a.err != nil:
+			return prefillReply{}, a.err
+		case a.status != http.StatusOK:
+			return prefillReply{}, fmt.Errorf("HTTP %d", a.status)
+		}
+		return readPrefill(a.body)
+	}
+
+	fromP, err := post(r.prefill, one, kvp.NullForm)
+	if err != nil {
+		return notProven{fmt.Errorf("the probe's first prefill: %w", err)}
+	}
+	r.sawPrefill(fromP.engineID)
+	if fromP.params == nil {
+		return notProven{errors.New("prefill returns no kv_transfer_params: it runs without --kv-transfer-config")}
+	}
+	fromD, err := post(r.decode, one, fromP.params)
+	if err != nil {
+		return notProven{fmt.Errorf("decode could not read the prefill engine's blocks: %w", err)}
+	}
+	r.sawDecode(fromD.engineID)
+	if fromD.params == nil {
+		return notProven{errors.New("decode returns no handle: bidirectional_kv_xfer is off there")}
+	}
+	h, err := kvp.ParseHandle(fromD.params)
+	if err != nil {
+		return notProven{fmt.Errorf("decode's handle: %w", err)}
+	}
+	last, err := post(r.prefill, two, h.Raw())
+	if err != nil {
+		return fmt.Errorf("the pull: %w", err)
+	}
+	if last.cached != nil && *last.cached == 0 {
+		return errors.New("prefill answered, but computed every token itself: is bidirectional_kv_xfer off there, or kv_recompute_threshold above 199?")
+	}
+	r.release(last.params, two, body)
+	return nil
+}
+
+// release lets D take over what P keeps of the probe's last call, so that P need not wait for its
+// lease to end. D then holds it; a P call that reads nothing frees that too.
+func (r *Router) release(params []byte, salt string, body func(string, []byte) payload) {
+	if params == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), probePatience)
+	defer cancel()
+	ask := func(e *fleet.Engine, params []byte) []byte {
+		a := r.ask(ctx, call{engine: e, path: kvp.Completions.Path(), body: body(salt, params), header: http.Header{}, id: newID()}, r.cfg.MaxReply)
+		p, err := readPrefill(a.body)
+		if a.err != nil || a.status != http.StatusOK || err != nil {
+			return nil
+		}
+		return p.params
+	}
+	if h, err := kvp.ParseHandle(ask(r.decode, params)); err == nil {
+		ask(r.prefill, h.Release().Raw())
+	}
+}
+
+// prefillReply is what the router reads of a reply of /v1/completions or chat that is not streamed.
+type prefillReply struct {
+	params       []byte // kv_transfer_params, nil if null
+	engineID     string // from params
+	promptTokens int
+	cached       *int // prompt tokens the engine did not compute, nil if it does not say
+}
+
+// readPrefill reads P's reply. P says how much it reused in the params (since 0.31) or in usage (if
+// started with --enable-prompt-tokens-details).
+func readPrefill(body []byte) (prefillReply, error) {
+	doc, err := bodyedit.Scan(body)
+	if err != nil {
+		return prefillReply{}, fmt.Errorf("reply is not JSON: %w", err)
+	}
+	var p prefillReply
+	usage := doc.Get("usage")
+	if usage == nil {
+		return prefillReply{}, errors.New("reply has no usage: not a completion")
+	}
+	p.promptTokens = intOf(usage, "prompt_tokens")
+	if details, ok := bodyedit.Lookup(usage, "prompt_tokens_details"); ok {
+		p.cached = optionalInt(details, "cached_tokens")
+	}
+	params := doc.Get("kv_transfer_params")
+	if bodyedit.KindOf(params) != bodyedit.Object {
+		return p, nil
+	}
+	p.params = params
+	id, _ := bodyedit.Lookup(params, "remote_engine_id")
+	p.engineID, _ = bodyedit.String(id)
+	if n := optionalInt(params, "remote_prefill_cached_tokens"); n != nil {
+		p.cached = n
+	}
+	return p, nil
+}
+
+func intOf(object []byte, name string) int {
+	if n := optionalInt(object, name); n != nil {
+		return *n
+	}
+	return 0
+}
+
+func optionalInt(object []byte, name string) *int {
+	raw, ok := bodyedit.Lookup(object, name)
+	if !ok {
+		return nil
+	}
+	v, ok := bodyedit.Int(raw)
+	if !ok {
+		return nil
+	}
+	n := int(v)
+	return &n
+}

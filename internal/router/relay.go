@@ -1,0 +1,323 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tarik-kv/tarik/internal/bodyedit"
+	"github.com/tarik-kv/tarik/internal/kvp"
+	"github.com/tarik-kv/tarik/internal/sse"
+	"github.com/tarik-kv/tarik/internal/turn"
+	"github.com/tarik-kv/tarik/internal/wire"
+)
+
+// reply is D's reply while it is on its way to the client.
+type reply struct {
+	res       *http.Response
+	streaming bool
+	s         *stream        // of a stream
+	whole     *bodyedit.Edit // of a reply in one piece
+	info      *wire.Info
+	tail      []byte // the end mark and what comes with it, not yet sent
+}
+
+// stream is the memory that relaying takes, used again by later streams.
+type stream struct {
+	buf    [16 << 10]byte
+	framer sse.Framer
+	filter wire.Filter
+	out    []byte // filtered, not yet sent
+}
+
+var streams = sync.Pool{New: func() any { return new(stream) }}
+
+// close gives the reply's connection and memory back.
+func (p *reply) close() {
+	_ = p.res.Body.Close() // whatever is left of it is nobody's
+	if p.s != nil {
+		streams.Put(p.s)
+		p.s = nil
+	}
+}
+
+// decode makes a D call and reports how it begins.
+func (t *run) decode(ctx context.Context, a turn.Decode) {
+	r, q := t.r, t.q
+	t.receipt.Decode = r.decode.String()
+	if !r.decode.Info().Can.ExactPrompt && q.endpoint == kvp.Chat {
+		a.IDs = nil // it renders the prompt itself; began compares
+	}
+	// The ids tell what D holds afterwards. There is no use in them without a handle.
+	wantIDs := r.cfg.Reuse && a.Params != nil && r.decode.Info().Can.HandleInReply(q.endpoint, q.streaming)
+	c := call{
+		engine: r.decode, path: q.endpoint.Path(), header: forEngine(q.header), id: t.id,
+		body: editPayload{q.decodeBody(a.Params, a.IDs, wantIDs, a.Brief)},
+	}
+	t.asked, t.gaveParams = time.Now(), a.Params != nil
+	go func() { t.events <- t.began(ctx, c) }()
+}
+
+// began sends the D call and returns DecodeBegan with the first of its reply in t.reply, or
+// DecodeFailed with what D said in t.failed. Until then nothing has been sent to the client.
+func (t *run) began(ctx context.Context, c call) turn.Event {
+	res, err := t.r.send(ctx, c)
+	if err != nil {
+		t.failed = answer{err: err}
+		return turn.DecodeFailed{}
+	}
+	if res.StatusCode != http.StatusOK {
+		t.failed = answer{status: res.StatusCode, header: res.Header}
+		t.failed.body, t.failed.err = readAll(res, t.r.cfg.MaxReply)
+		return turn.DecodeFailed{Status: res.StatusCode}
+	}
+	p := &reply{res: res}
+	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if p.streaming = media == "text/event-stream"; p.streaming {
+		err = t.firstEvent(p)
+	} else {
+		err = t.wholeReply(p)
+	}
+	switch {
+	case err != nil:
+		t.failed = answer{err: err}
+	case p.info.Failed():
+		t.failed = answer{status: errorStatus(p.info.Error), header: http.Header{"Content-Type": {"application/json"}}, body: errorBody(p.info.Error)}
+	case t.ids != nil && len(p.info.PromptIDs) > 0 && !slices.Equal(t.ids, p.info.PromptIDs):
+		// P computed, or read, the KV of another prompt than the one D would continue.
+		t.failed = answer{err: errors.New("decode renders the prompt differently")}
+	default:
+		t.reply = p
+		return turn.DecodeBegan{}
+	}
+	p.close()
+	return turn.DecodeFailed{Status: t.failed.status}
+}
+
+// wireOptions say what this client may see.
+func (t *run) wireOptions() wire.Options {
+	o := wire.Options{
+		Endpoint: t.q.endpoint, KeepTokenIDs: t.q.wantsIDs, KeepPromptIDs: t.q.wantsIDs,
+		KeepUsageChunk: t.q.wantsUsage, KeepContinuousUsage: t.q.wantsRunningUsage,
+	}
+	if cached := t.machine.Outcome().Cached; cached != nil {
+		o.OverrideCachedTokens, o.CachedTokens = true, *cached
+	}
+	return o
+}
+
+// wholeReply reads a reply that is not a stream.
+func (t *run) wholeReply(p *reply) error {
+	body, err := readAll(p.res, t.r.cfg.MaxReply)
+	if err != nil {
+		return err
+	}
+	edit, info, err := wire.FilterBody(body, t.wireOptions())
+	if err != nil {
+		return err
+	}
+	p.whole, p.info = edit, info
+	p.info.Done = true
+	return nil
+}
+
+// firstEvent reads a stream up to its first event with content, a comment being none. An engine
+// may say 200 and then that it failed.
+func (t *run) firstEvent(p *reply) error {
+	p.s = streams.Get().(*stream)
+	p.s.framer.Reset()
+	p.s.filter.Reset(t.wireOptions())
+	p.s.out = p.s.out[:0]
+	p.info = p.s.filter.Info()
+	for {
+		n, err := p.res.Body.Read(p.s.buf[:])
+		if p.take(p.s.buf[:n]) {
+			return nil
+		}
+		if err != nil {
+			return errors.New("decode's stream ended before its first event")
+		}
+	}
+}
+
+// take filters what was read into out, and tail from the end mark on. It reports whether any event
+// had a payload.
+func (p *reply) take(b []byte) (payload bool) {
+	p.s.framer.Feed(b)
+	for ev, ok := p.s.framer.Next(); ok; ev, ok = p.s.framer.Next() {
+		payload = p.event(&ev) || payload
+	}
+	return payload
+}
+
+func (p *reply) event(ev *sse.Event) (payload bool) {
+	_, out := p.s.filter.Event(*ev)
+	if p.info.Done {
+		p.tail = append(p.tail, out...)
+	} else {
+		p.s.out = append(p.s.out, out...)
+	}
+	return ev.HasData() || ev.Partial
+}
+
+// writePatience is how long a client may take to read what it was sent.
+const writePatience = time.Minute
+
+// relay sends D's reply to the client as it comes and reports how it ended. The end itself is held
+// back (see complete): the next turn may come the moment the client sees it, and must find the
+// handle.
+func (t *run) relay(client context.Context) turn.Event {
+	p := t.reply
+	h := t.w.Header()
+	copyHeaders(h, p.res.Header)
+	t.receipt.Status = http.StatusOK
+	if p.streaming {
+		stop := context.AfterFunc(client, t.cancel) // ends a read that waits for D
+		// Nobody on the way may hold events back or change them.
+		h.Set("Cache-Control", "no-cache, no-transform")
+		h.Set("X-Accel-Buffering", "no")
+		t.w.WriteHeader(http.StatusOK)
+		t.relayStream(p, http.NewResponseController(t.w))
+		stop()
+	}
+	took := time.Since(t.asked)
+	t.receipt.DMs = ms(took)
+	t.r.metrics.Legs.WithLabelValues("decode").Observe(took.Seconds())
+	return t.ended(p.info)
+}
+
+// ended turns what was learned of a reply into the event that ends it.
+func (t *run) ended(in *wire.Info) turn.DecodeDone {
+	rc, m := &t.receipt, t.r.metrics
+	rc.OutputTokens = len(in.TokenIDs)
+	if in.HasUsage {
+		rc.PromptTokens, rc.OutputTokens = in.Usage.PromptTokens, in.Usage.CompletionTokens
+		if in.Usage.HasCachedTokens {
+			rc.DCachedTokens = &in.Usage.CachedTokens
+		}
+	}
+	done := turn.DecodeDone{Clean: in.Done && !in.Failed(), Prompt: in.PromptIDs, Output: in.TokenIDs}
+	if !in.Done {
+		m.Truncated.Inc()
+	}
+	switch h, err := kvp.ParseHandle(in.Handle); {
+	case in.Handle == nil:
+		if done.Clean && t.gaveParams && t.r.cfg.Reuse {
+			m.NoHandle.WithLabelValues(t.q.endpoint.Path(), strconv.FormatBool(t.q.streaming)).Inc()
+		}
+	case err != nil:
+		t.r.log.Warn("decode returned a handle that cannot be used", "turn", t.id, "error", err)
+	case in.Handles == 1:
+		t.r.sawDecode(h.EngineID)
+		done.Handle = &h
+	}
+	return done
+}
+
+// complete sends what was held back, or makes a broken reply end as broken.
+func (t *run) complete() {
+	p := t.reply
+	if p == nil {
+		return
+	}
+	defer p.close()
+	switch {
+	case !p.streaming:
+		t.w.Header().Set("Content-Length", strconv.FormatInt(p.whole.Len(), 10))
+		t.w.WriteHeader(http.StatusOK)
+		_, _ = p.whole.WriteTo(t.w) // the client has left
+	case p.info.Done:
+		_, _ = t.w.Write(p.tail) // the same
+	default:
+		// It must not look finished: an event that says so, and no end of the chunked body.
+		_, _ = t.w.Write((&failure{status: http.StatusBadGateway, code: "stream-truncated", message: "the decode engine ended its stream early"}).event())
+		_ = http.NewResponseController(t.w).Flush() // the same
+		t.broken = true
+	}
+}
+
+func (t *run) firstToken(now time.Time) {
+	if t.receipt.TTFTMs == nil && t.reply.info.Content {
+		ttft := ms(now.Sub(t.begin))
+		t.receipt.TTFTMs = &ttft
+	}
+}
+
+// passOn gives the client the failed engine's own answer.
+func (t *run) passOn() {
+	copyHeaders(t.w.Header(), t.failed.header)
+	t.receipt.Status, t.receipt.Error = t.failed.status, "engine-error"
+	t.w.Header().Set("Content-Length", strconv.Itoa(len(t.failed.body)))
+	t.w.WriteHeader(t.failed.status)
+	_, _ = t.w.Write(t.failed.body) // the client has left
+}
+
+// refuse answers for an engine that gave no answer.
+func (t *run) refuse(leg turn.Leg) {
+	f := &failure{status: http.StatusBadGateway, code: string(leg) + "-failed", message: "the " + string(leg) + " engine did not answer"}
+	if t.failed.err != nil {
+		f.message += ": " + t.failed.err.Error()
+	}
+	t.receipt.Status, t.receipt.Error = f.status, f.code
+	f.write(t.w)
+}
+
+// errorStatus is the HTTP status that an error object of an engine names, 500 if it names none.
+func errorStatus(object []byte) int {
+	code, _ := bodyedit.Lookup(object, "code")
+	if n, ok := bodyedit.Int(code); ok && n >= 400 && n < 600 {
+		return int(n)
+	}
+	return http.StatusInternalServerError
+}
+
+func errorBody(object []byte) []byte {
+	if object == nil {
+		return (&failure{status: http.StatusBadGateway, code: "decode-failed", message: "the decode engine reports that the generation failed"}).body()
+	}
+	return append(append([]byte(`{"error":`), object...), '}')
+}
+
+// relayStream is the loop that every streamed token passes through.
+func (t *run) relayStream(p *reply, rc *http.ResponseController) {
+	var deadline time.Time
+	for {
+		if len(p.s.out) > 0 {
+			now := time.Now()
+			if deadline.Sub(now) < writePatience/2 {
+				deadline = now.Add(writePatience)
+				_ = rc.SetWriteDeadline(deadline) // not every writer has deadlines
+			}
+			if _, err := t.w.Write(p.s.out); err != nil {
+				t.cancel()
+				return
+			}
+			if rc.Flush() != nil {
+				t.cancel()
+				return
+			}
+			p.s.out = p.s.out[:0]
+			t.firstToken(now)
+		}
+		n, err := p.res.Body.Read(p.s.buf[:])
+		p.take(p.s.buf[:n])
+		if err == nil {
+			continue
+		}
+		if ev, ok := p.s.framer.Flush(); ok {
+			p.event(&ev)
+		}
+		if err != io.EOF {
+			p.info.Done = false
+		}
+		_, _ = t.w.Write(p.s.out) // the client has left
+		t.firstToken(time.Now())
+		return
+	}
+}

@@ -1,0 +1,182 @@
+package router
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+
+	"github.com/tarik-kv/tarik/internal/bodyedit"
+	"github.com/tarik-kv/tarik/internal/conv"
+	"github.com/tarik-kv/tarik/internal/kvp"
+	"github.com/tarik-kv/tarik/internal/turn"
+)
+
+// ownFields are body members that only the router may send to an engine, under any spelling, and
+// members that name a conversation and are no engine's business.
+var ownFields = []string{"kv_transfer_params", "cache_salt", "request_id", "priority", "session_id", "conversation_id", "vllm_xargs"}
+
+// request is a client's request, scanned once.
+type request struct {
+	endpoint kvp.Endpoint
+	doc      *bodyedit.Doc
+	header   http.Header // as the client sent it
+
+	model     string
+	streaming bool
+	wantsIDs  bool // return_token_ids
+	// wantsUsage: stream_options.include_usage. wantsRunningUsage: continuous_usage_stats too.
+	wantsUsage, wantsRunningUsage bool
+	plain                         turn.Reason // why it cannot be reused, "" if it can
+	salt                          string      // for the engines, "" for none
+	stripped                      int         // members that the client had no business to send
+
+	prompt []byte     // raw messages or prompt
+	chain  []conv.Key // identity, see package conv
+	id     conv.Key   // of the client's own name for its conversation, zero if none
+}
+
+// parse reads what the router must know of a body. It decides nothing about the engines' business:
+// a request that an engine would refuse goes on to be refused there.
+func (r *Router) parse(ep kvp.Endpoint, header http.Header, body []byte) (*request, *failure) {
+	doc, err := bodyedit.Scan(body)
+	if err != nil {
+		return nil, badRequest("", fmt.Sprintf("request body: %v", err))
+	}
+	q := &request{endpoint: ep, doc: doc, header: header}
+	q.stripped = doc.CountFold(ownFields...)
+	q.model, _ = bodyedit.String(doc.Get("model"))
+	q.streaming, _ = bodyedit.Bool(doc.Get("stream"))
+	q.wantsIDs, _ = bodyedit.Bool(doc.Get("return_token_ids"))
+	if options := doc.Get("stream_options"); options != nil {
+		q.wantsUsage = flag(options, "include_usage")
+		q.wantsRunningUsage = q.wantsUsage && flag(options, "continuous_usage_stats")
+	}
+	if q.endpoint == kvp.Chat {
+		q.prompt = doc.Get("messages")
+	} else {
+		q.prompt = doc.Get("prompt")
+	}
+	q.plain = plainReason(q)
+	q.salt = r.saltFor(doc)
+	q.identify()
+	return q, nil
+}
+
+func flag(object []byte, name string) bool {
+	v, _ := bodyedit.Lookup(object, name)
+	b, _ := bodyedit.Bool(v)
+	return b
+}
+
+// saltFor keeps clients that separate their users by cache_salt apart, without giving an engine a
+// value that somebody else could send.
+func (r *Router) saltFor(doc *bodyedit.Doc) string {
+	s, ok := bodyedit.String(doc.Get("cache_salt"))
+	if !ok || s == "" {
+		return ""
+	}
+	mac := hmac.New(sha256.New, r.secret[:])
+	mac.Write([]byte("salt\x00" + s))
+	return hex.EncodeToString(mac.Sum(nil)[:16])
+}
+
+// contextFields shape a prompt besides its messages.
+var contextFields = []string{"tools", "chat_template", "chat_template_kwargs", "documents", "reasoning_effort", "add_special_tokens"}
+
+func (q *request) identify() {
+	s := conv.Scope{Tenant: "", Model: q.model, Salt: q.salt, Endpoint: q.endpoint.Path()}
+	for _, name := range contextFields {
+		s.Context = append(s.Context, string(q.doc.Get(name)))
+	}
+	if name := q.name(); name != "" {
+		q.id = s.ID(name)
+	}
+	if q.plain != "" {
+		return
+	}
+	if q.endpoint == kvp.Chat {
+		q.chain = conv.Messages(s.Key(), q.prompt)
+	} else {
+		q.chain = conv.Prompt(s.Key(), q.prompt)
+	}
+}
+
+// maxName bounds a client's own name for its conversation, in bytes. A longer one is no name.
+const maxName = 512
+
+// name is what the client calls its conversation, "" if it does not say.
+func (q *request) name() string {
+	s, _ := bodyedit.String(q.doc.Get("conversation_id"))
+	if s == "" {
+		s = q.header.Get("X-Conversation-Id")
+	}
+	if len(s) > maxName {
+		return ""
+	}
+	return s
+}
+
+// plainReason says why a request is served by D alone: n replies share one handle and P's blocks
+// are free after the first reader; a list of prompts gets the blocks of its first; and what a
+// prompt really was is not to be known with media, embeddings, truncation or logprobs over it.
+func plainReason(q *request) turn.Reason {
+	above := func(name string, limit int64) bool {
+		n, ok := bodyedit.Int(q.doc.Get(name))
+		return ok && n > limit
+	}
+	present := func(name string) bool {
+		v := q.doc.Get(name)
+		return v != nil && !bodyedit.IsNull(v)
+	}
+	isTrue := func(name string) bool {
+		b, _ := bodyedit.Bool(q.doc.Get(name))
+		return b
+	}
+	switch {
+	case above("n", 1) || above("best_of", 1) || isTrue("use_beam_search"):
+		return turn.SeveralReplies
+	case present("prompt_logprobs"):
+		return turn.PromptLogprobs
+	case isTrue("echo"):
+		return turn.Echo
+	case present("truncate_prompt_tokens"):
+		return turn.PromptTruncated
+	case present("prompt_embeds"):
+		return turn.PromptEmbeds
+	case q.endpoint == kvp.Completions && severalPrompts(q.prompt):
+		return turn.SeveralPrompts
+	case q.endpoint == kvp.Chat && hasMedia(q.prompt):
+		return turn.MediaContent
+	}
+	return ""
+}
+
+// severalPrompts reports whether a prompt is a list of prompts rather than a text or token ids.
+func severalPrompts(prompt []byte) bool {
+	for first := range bodyedit.Elements(prompt) {
+		return bodyedit.KindOf(first) != bodyedit.Number
+	}
+	return false
+}
+
+// hasMedia reports whether any message has a content part that is not text.
+func hasMedia(messages []byte) bool {
+	for m := range bodyedit.Elements(messages) {
+		content, ok := bodyedit.Lookup(m, "content")
+		if !ok {
+			continue
+		}
+		for part := range bodyedit.Elements(content) {
+			if bodyedit.KindOf(part) == bodyedit.Text {
+				continue
+			}
+			kind, _ := bodyedit.Lookup(part, "type")
+			if !bodyedit.TextIs(kind, "text") {
+				return true
+			}
+		}
+	}
+	return false
+}

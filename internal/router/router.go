@@ -1,0 +1,352 @@
+package router
+
+import (
+	"compress/gzip"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tarik-kv/tarik/internal/conv"
+	"github.com/tarik-kv/tarik/internal/fleet"
+	"github.com/tarik-kv/tarik/internal/kvp"
+	"github.com/tarik-kv/tarik/internal/price"
+	"github.com/tarik-kv/tarik/internal/telemetry"
+	"github.com/tarik-kv/tarik/internal/turn"
+)
+
+// Config is one router in front of one P and one D.
+type Config struct {
+	Prefill string // URL of the prefill engine
+	Decode  string // URL of the decode engine
+	// Reuse off never gives P a handle. P's and D's own prefix caches work all the same.
+	Reuse bool
+	// HandleTTL is D's decoder_kv_blocks_ttl. A handle is used up to 30 s less: P checks the age
+	// when its READ starts, and a late one fails.
+	HandleTTL time.Duration
+	MaxBody   int64 // bytes of a client's request; more is answered with 413
+	MaxReply  int64 // bytes of an engine's reply that is not streamed; more is answered with 502
+	// HealthInterval is how often the engines are asked how they are.
+	HealthInterval time.Duration
+	Store          conv.Limits
+	Receipts       *telemetry.Receipts
+	Log            *slog.Logger
+}
+
+// DefaultConfig lacks only the engines, the receipts and the log.
+func DefaultConfig() Config {
+	return Config{
+		Reuse: true, HandleTTL: 480 * time.Second, MaxBody: 64 << 20, MaxReply: 256 << 20,
+		HealthInterval: 2 * time.Second, Store: conv.DefaultLimits,
+	}
+}
+
+// handleMargin is how much earlier than D the router gives a handle up: 5 s that P itself insists
+// on, and time to wait in P's queue.
+const handleMargin = 30 * time.Second
+
+// Validate says what is wrong with c, naming the flag.
+func (c Config) Validate() error {
+	switch {
+	case c.Prefill == "":
+		return errors.New("--prefill: the URL of the prefill engine is missing")
+	case c.Decode == "":
+		return errors.New("--decode: the URL of the decode engine is missing")
+	case c.HandleTTL <= handleMargin:
+		return fmt.Errorf("--handle-ttl %s: must be more than the safety margin of %s, or no handle could ever be used; set it to D's decoder_kv_blocks_ttl", c.HandleTTL, handleMargin)
+	case c.MaxBody < 1024:
+		return fmt.Errorf("--max-body %d: want at least 1024 bytes", c.MaxBody)
+	}
+	return nil
+}
+
+// Router serves clients. See the package documentation.
+type Router struct {
+	cfg      Config
+	client   *http.Client
+	prefill  *fleet.Engine
+	decode   *fleet.Engine
+	store    *conv.Memory
+	receipts *telemetry.Receipts
+	metrics  *telemetry.Metrics
+	registry *prometheus.Registry
+	log      *slog.Logger
+	secret   [32]byte
+	epoch    time.Time
+	// unverified is set only by the test that shows what verification is for.
+	unverified bool
+
+	priceMu sync.Mutex
+	price   price.Prefill // of P
+
+	stop    context.CancelFunc
+	tasks   sync.WaitGroup
+	probe   chan struct{} // wakes the prober
+	settled chan struct{} // closed when it is known whether P reads handles
+	once    sync.Once     // closes settled
+}
+
+// New returns a router that has asked its engines once and goes on asking them until Close. Engines
+// that do not answer yet are no error: turns get a 503 until they do.
+func New(cfg Config) (*Router, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	r := &Router{
+		cfg: cfg, client: &http.Client{Transport: transport()}, store: conv.NewMemory(cfg.Store),
+		receipts: cfg.Receipts, registry: prometheus.NewRegistry(), log: cfg.Log, epoch: time.Now(),
+		probe: make(chan struct{}, 1), settled: make(chan struct{}),
+	}
+	if r.receipts == nil {
+		r.receipts = telemetry.NewReceipts(1024, nil)
+	}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	r.metrics = telemetry.NewMetrics(r.registry)
+	if _, err := rand.Read(r.secret[:]); err != nil {
+		return nil, fmt.Errorf("make a secret for salts: %w", err)
+	}
+	var err error
+	if r.prefill, err = fleet.New(fleet.Prefill, cfg.Prefill, r.client); err != nil {
+		return nil, err
+	}
+	if r.decode, err = fleet.New(fleet.Decode, cfg.Decode, r.client); err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	engines := []*fleet.Engine{r.prefill, r.decode}
+	r.tasks.Go(func() { fleet.Watch(ctx, cfg.HealthInterval, engines, r.afterWatch()) })
+	r.tasks.Go(func() { r.prober(ctx) })
+	return r, nil
+}
+
+// Ready waits until both engines answer and, if handles are to be used, P has shown whether it reads
+// them.
+func (r *Router) Ready(ctx context.Context) error {
+	select {
+	case <-r.settled:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the engines: %w (prefill: %s; decode: %s)", ctx.Err(), orUp(r.prefill.Info()), orUp(r.decode.Info()))
+	}
+}
+
+// Close ends everything the router runs by itself. Turns must have ended: shut the server down
+// first.
+func (r *Router) Close() {
+	r.stop()
+	r.tasks.Wait()
+	r.client.CloseIdleConnections()
+}
+
+// transport keeps connections to the engines alive for less than the 5 s after which vLLM closes
+// an idle one: a POST on a connection that has just been closed would fail.
+func transport() *http.Transport {
+	d := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}
+	return &http.Transport{
+		DialContext: d.DialContext, MaxIdleConns: 4096, MaxIdleConnsPerHost: 4096, IdleConnTimeout: 4 * time.Second,
+		DisableCompression: true, WriteBufferSize: 64 << 10, ReadBufferSize: 64 << 10, ExpectContinueTimeout: time.Second,
+	}
+}
+
+// now is the time on the router's own clock, which never jumps.
+func (r *Router) now() time.Duration { return time.Since(r.epoch) }
+
+func (r *Router) priceOf() price.Prefill {
+	r.priceMu.Lock()
+	defer r.priceMu.Unlock()
+	return r.price
+}
+
+func (r *Router) observe(computed int, took time.Duration) {
+	r.priceMu.Lock()
+	defer r.priceMu.Unlock()
+	r.price.Observe(computed, took)
+}
+
+// sawPrefill and sawDecode note the engine id of a reply. Handles of an earlier life of D name
+// memory that is gone.
+func (r *Router) sawPrefill(engineID string) {
+	if r.prefill.Saw(engineID) != "" {
+		r.log.Info("prefill engine restarted", "prefill", r.prefill.String())
+		r.wakeProber()
+	}
+}
+
+func (r *Router) sawDecode(engineID string) {
+	if ended := r.decode.Saw(engineID); ended != "" {
+		n := r.store.Void(ended)
+		r.metrics.HandlesUsed.WithLabelValues("restarted").Add(float64(n))
+		r.log.Info("decode engine restarted", "decode", r.decode.String(), "handles_dropped", n)
+		r.wakeProber()
+	}
+}
+
+func (r *Router) distrust(why turn.Reason) {
+	r.prefill.SetTrust(fleet.Distrusted, string(why))
+	r.metrics.PrefillTrust.WithLabelValues(r.prefill.String()).Set(0)
+	r.log.Warn("prefill engine gets no more handles: it did not answer one in time. If bidirectional_kv_xfer is off there, or "+
+		"kv_load_failure_policy is not \"fail\", turn them right and restart it: blocks of that request may stay taken",
+		"prefill", r.prefill.String(), "why", string(why))
+	r.wakeProber()
+}
+
+// afterWatch returns what happens after each round of health checks: old handles are let go, and
+// changes are logged once.
+func (r *Router) afterWatch() func() {
+	var wasUp [2]bool
+	first := true
+	var mismatch string
+	return func() {
+		if n := r.store.Expire(r.now()); n > 0 {
+			r.metrics.HandlesUsed.WithLabelValues("expired").Add(float64(n))
+		}
+		for i, e := range []*fleet.Engine{r.prefill, r.decode} {
+			info := e.Info()
+			if first || info.Up != wasUp[i] {
+				if info.Up {
+					r.log.Info("engine up", "role", string(e.Role), "engine", e.String(), "version", info.Version, "block_size", info.BlockSize)
+				} else {
+					r.log.Warn("engine down", "role", string(e.Role), "engine", e.String(), "error", info.Err)
+				}
+			}
+			wasUp[i] = info.Up
+		}
+		first = false
+		if m := fleet.Mismatch(r.prefill.Info(), r.decode.Info()); m != mismatch {
+			mismatch = m
+			if m != "" {
+				r.log.Error("the engines are no pair: no KV will move between them", "why", m)
+			}
+		}
+		if !r.cfg.Reuse && r.prefill.Info().Up && r.decode.Info().Up {
+			r.once.Do(func() { close(r.settled) })
+		}
+		if r.prefill.Info().Trust == fleet.Unproven {
+			r.wakeProber()
+		}
+	}
+}
+
+// Handler serves clients.
+func (r *Router) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+kvp.Chat.Path(), r.generate(kvp.Chat))
+	mux.HandleFunc("POST "+kvp.Completions.Path(), r.generate(kvp.Completions))
+	for _, path := range []string{"/v1/models", "/version"} {
+		mux.HandleFunc("GET "+path, r.passThrough)
+	}
+	for _, path := range []string{"/tokenize", "/detokenize"} {
+		mux.HandleFunc("POST "+path, r.passThrough)
+	}
+	mux.HandleFunc("GET /health", r.health)
+	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
+		(&failure{status: http.StatusNotFound, code: "not-found", message: fmt.Sprintf(
+			"%s %s is not served here; the router serves POST %s and %s, GET /v1/models, POST /tokenize and /detokenize", req.Method, req.URL.Path, kvp.Chat.Path(), kvp.Completions.Path())}).write(w)
+	})
+	return mux
+}
+
+// Admin serves operators: GET /turns, /metrics, /engines.
+func (r *Router) Admin() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /turns", r.receipts)
+	mux.Handle("GET /metrics", metricsHandler(r.registry))
+	mux.HandleFunc("GET /engines", r.engines)
+	mux.HandleFunc("GET /health", r.health)
+	return mux
+}
+
+// generate answers a request for a reply.
+func (r *Router) generate(ep kvp.Endpoint) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		begin := time.Now()
+		body, f := r.readBody(w, req)
+		if f != nil {
+			f.write(w)
+			return
+		}
+		q, f := r.parse(ep, req.Header, body)
+		if f != nil {
+			f.write(w)
+			return
+		}
+		if d := r.decode.Info(); !d.Up && d.Version == "" {
+			(&failure{status: http.StatusServiceUnavailable, code: "engine-down", message: fmt.Sprintf(
+				"the decode engine does not answer (%s); it may be starting, try again", d.Err)}).write(w)
+			return
+		}
+		if q.stripped > 0 {
+			r.metrics.Stripped.Inc()
+		}
+		r.serveTurn(w, req, q, begin)
+	}
+}
+
+// readBody reads a request's whole body, at most MaxBody bytes, also after decompression.
+func (r *Router) readBody(w http.ResponseWriter, req *http.Request) ([]byte, *failure) {
+	tooLarge := &failure{status: http.StatusRequestEntityTooLarge, code: "body-too-large", message: fmt.Sprintf(
+		"the request is larger than %d bytes; the limit is the router's --max-body", r.cfg.MaxBody)}
+	if req.ContentLength > r.cfg.MaxBody {
+		return nil, tooLarge
+	}
+	var from io.Reader = http.MaxBytesReader(w, req.Body, r.cfg.MaxBody)
+	switch enc := strings.ToLower(req.Header.Get("Content-Encoding")); enc {
+	case "", "identity":
+	case "gzip":
+		z, err := gzip.NewReader(from)
+		if err != nil {
+			return nil, badRequest("", "request body: not gzip, though Content-Encoding says so")
+		}
+		from = io.LimitReader(z, r.cfg.MaxBody+1)
+	default:
+		return nil, &failure{status: http.StatusUnsupportedMediaType, code: "content-encoding", message: fmt.Sprintf(
+			"Content-Encoding %q is not understood; send the body plain or as gzip", enc)}
+	}
+	body := make([]byte, 0, max(req.ContentLength, 512)+1)
+	for {
+		if len(body) == cap(body) {
+			body = append(body, 0)[:len(body)]
+		}
+		n, err := from.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		if int64(len(body)) > r.cfg.MaxBody {
+			return nil, tooLarge
+		}
+		if err == io.EOF {
+			return body, nil
+		}
+		var limit *http.MaxBytesError
+		if errors.As(err, &limit) {
+			return nil, tooLarge
+		}
+		if err != nil {
+			return nil, badRequest("", "request body: it ended early: "+err.Error())
+		}
+	}
+}
+
+// logTurn writes the one line a turn gets.
+func (r *Router) logTurn(rc *telemetry.Receipt) {
+	r.log.Info("turn", "turn", rc.Turn, "conversation", rc.Conversation, "turn_number", rc.TurnNumber, "arm", rc.Arm, "why", rc.Why,
+		"prompt_tokens", rc.PromptTokens, "p_local", orZero(rc.PLocalTokens), "p_pulled", orZero(rc.PPulledTokens),
+		"p_computed", orZero(rc.PComputedTokens), "output_tokens", rc.OutputTokens, "ttft_ms", orZero(rc.TTFTMs), "status", rc.Status)
+}
+
+func orZero[T int | float64](p *T) T {
+	if p == nil {
+		return 0
+	}
+	return *p
+}

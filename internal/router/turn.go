@@ -1,0 +1,300 @@
+package router
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/tarik-kv/tarik/internal/conv"
+	"github.com/tarik-kv/tarik/internal/fleet"
+	"github.com/tarik-kv/tarik/internal/kvp"
+	"github.com/tarik-kv/tarik/internal/telemetry"
+	"github.com/tarik-kv/tarik/internal/turn"
+)
+
+// lingerFor bounds how long a D call whose client has left may take to its first event. The READ of
+// P's blocks is running; when it ends P frees them.
+const lingerFor = 2 * time.Second
+
+// run is one turn in progress. It belongs to the goroutine of its client's request; legs report
+// through events.
+type run struct {
+	r     *Router
+	q     *request
+	w     http.ResponseWriter
+	id    string // X-Tarik-Turn, and X-Request-Id on both legs
+	begin time.Time
+
+	machine turn.Machine
+	events  chan turn.Event
+	now     turn.Event         // an event that came of an action itself
+	cancel  context.CancelFunc // ends the leg in progress
+	prev    conv.Turn          // the turn this one continues
+	held    *kvp.Held
+
+	failed     answer    // the reply of the leg that failed last
+	reply      *reply    // D's, once it has begun
+	broken     bool      // it ended early: the client's connection must not end well
+	asked      time.Time // when the D call began
+	gaveParams bool      // P's params went with it
+	ids        []int32   // the exact prompt that P was given, nil if it rendered one itself
+	receipt    telemetry.Receipt
+}
+
+// serveTurn carries out one turn from request to receipt.
+func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request, begin time.Time) {
+	t := &run{r: r, q: q, w: w, id: newID(), begin: begin, events: make(chan turn.Event, 1), cancel: func() {}}
+	t.receipt = telemetry.Receipt{
+		Turn: t.id, Time: begin.UTC().Format(time.RFC3339Nano), Endpoint: q.endpoint.Path(), Model: q.model, Streamed: q.streaming,
+	}
+	h := w.Header()
+	h.Set("X-Tarik-Turn", t.id)
+	if own := req.Header.Get("X-Request-Id"); own != "" {
+		h.Set("X-Request-Id", own)
+	}
+	r.metrics.InFlight.Inc()
+	defer r.metrics.InFlight.Dec()
+	defer func() { t.cancel() }()
+	t.loop(req.Context())
+	if t.reply != nil && !t.reply.streaming {
+		t.firstToken(time.Now())
+	}
+	t.finish() // first, so that whoever has the reply finds its receipt
+	t.complete()
+	if t.broken {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// loop feeds the machine until it is done.
+func (t *run) loop(client context.Context) {
+	legs := context.WithoutCancel(client) // a leg ends when the machine says so
+	gone := client.Done()
+	actions := t.machine.Step(t.start())
+	var linger <-chan time.Time
+	for {
+		for _, a := range actions {
+			if _, ok := a.(turn.Done); ok {
+				return
+			}
+			if _, ok := a.(turn.Linger); ok {
+				timer := time.NewTimer(lingerFor)
+				defer timer.Stop()
+				linger = timer.C
+				continue
+			}
+			t.do(legs, client, a)
+		}
+		actions = nil
+		if t.now != nil {
+			ev := t.now
+			t.now = nil
+			if d, ok := ev.(turn.DecodeDone); ok && !d.Clean && gone != nil && client.Err() != nil {
+				gone = nil
+				t.machine.Step(turn.ClientGone{}) // its Cancel is done: the relay has ended
+			}
+			actions = t.machine.Step(ev)
+			continue
+		}
+		select {
+		case ev := <-t.events:
+			actions = t.machine.Step(ev)
+		case <-gone:
+			gone = nil
+			actions = t.machine.Step(turn.ClientGone{})
+		case <-linger:
+			linger = nil
+			t.cancel()
+		}
+	}
+}
+
+// start gathers what is known before anything is asked.
+func (t *run) start() turn.Start {
+	r, q := t.r, t.q
+	p := r.prefill.Info()
+	s := turn.Start{Plain: q.plain, BlockSize: p.BlockSize, Without: turn.FirstTurn, Price: r.priceOf(), Unverified: r.unverified}
+	prev, held, found := r.store.Find(q.chain, q.id)
+	t.prev = prev
+	if found {
+		s.Held, s.Without = held, turn.NoHandle
+	}
+	t.receipt.TurnNumber = conv.Successor(prev, t.id).Number
+	t.receipt.Conversation = conv.Successor(prev, t.id).Conversation
+	switch {
+	case held != nil && held.Until <= r.now():
+		s.Held, s.Without = nil, turn.HandleExpired
+	case held != nil && held.Handle.EngineID != r.decode.Info().EngineID:
+		s.Held, s.Without = nil, turn.EngineRestarted
+	}
+	t.held = s.Held
+	if s.Held != nil {
+		switch {
+		case p.Trust == fleet.Unproven:
+			s.NoHandles = turn.PrefillUnproven
+		case p.Trust == fleet.Distrusted:
+			s.NoHandles = turn.PrefillDistrust
+		}
+		s.NoRender = r.canRender(q)
+	}
+	if !r.cfg.Reuse {
+		s.Held, s.Without = nil, turn.ReuseOff
+	}
+	return s
+}
+
+// do carries out one action.
+func (t *run) do(legs, client context.Context, a turn.Action) {
+	switch a := a.(type) {
+	case turn.Render:
+		ctx := t.leg(legs, 0)
+		go func() {
+			begin := time.Now()
+			ids := t.r.render(ctx, t.q, t.id)
+			t.receipt.RenderMs = ms(time.Since(begin))
+			t.events <- turn.Rendered{IDs: ids}
+		}()
+	case turn.Take:
+		t.now = turn.Taken{OK: t.r.store.Take(t.prev, t.held)}
+	case turn.Prefill:
+		t.prefill(t.leg(legs, a.Deadline), a)
+	case turn.Decode:
+		t.decode(t.leg(legs, 0), a)
+	case turn.Relay:
+		t.now = t.relay(client)
+	case turn.Cancel:
+		t.cancel()
+		if t.reply != nil { // D had begun: the rest of its reply is nobody's
+			t.reply.close()
+			t.reply = nil
+			t.now = turn.DecodeDone{}
+		}
+	case turn.PassOn:
+		t.passOn()
+	case turn.Refuse:
+		t.refuse(a.Leg)
+	case turn.Distrust:
+		t.r.distrust(a.Why)
+	case turn.Keep:
+		t.keep(a)
+	default:
+		panic("BUG: router: unknown action")
+	}
+}
+
+// leg begins the context of the next leg and ends that of the one before.
+func (t *run) leg(parent context.Context, deadline time.Duration) context.Context {
+	t.cancel()
+	var ctx context.Context
+	if deadline > 0 {
+		ctx, t.cancel = context.WithTimeout(parent, deadline)
+	} else {
+		ctx, t.cancel = context.WithCancel(parent)
+	}
+	return ctx
+}
+
+func (t *run) prefill(ctx context.Context, a turn.Prefill) {
+	r, q := t.r, t.q
+	t.receipt.Prefill = r.prefill.String()
+	c := call{engine: r.prefill, path: q.endpoint.Path(), header: forEngine(q.header), id: t.id}
+	can := r.prefill.Info().Can
+	switch {
+	case a.IDs != nil && q.endpoint == kvp.Chat && !can.ExactPrompt && a.Form == turn.FormPull:
+		// The ids were compared with what D holds; an engine that would render anew is given them.
+		c.path, c.body = kvp.Completions.Path(), q.idsBody(a.Params, a.IDs)
+		t.ids = a.IDs
+	case a.IDs != nil && q.endpoint == kvp.Chat && !can.ExactPrompt:
+		c.body = editPayload{q.prefillBody(a.Params, nil)}
+	default:
+		c.body = editPayload{q.prefillBody(a.Params, a.IDs)}
+		t.ids = a.IDs
+	}
+	switch a.Form {
+	case turn.FormPull:
+		r.metrics.HandlesUsed.WithLabelValues("pull").Inc()
+	case turn.FormRelease:
+		r.metrics.HandlesUsed.WithLabelValues("release").Inc()
+	}
+	go func() {
+		got := r.ask(ctx, c, r.cfg.MaxReply)
+		t.failed = got
+		t.receipt.PMs += ms(got.took)
+		r.metrics.Legs.WithLabelValues("prefill").Observe(got.took.Seconds())
+		ev := turn.PrefillDone{Status: got.status, Late: ctx.Err() == context.DeadlineExceeded}
+		if got.err != nil {
+			ev.Status = 0
+		}
+		if ev.Status == http.StatusOK {
+			p, err := readPrefill(got.body)
+			if err != nil {
+				ev.Status, t.failed.err = 0, err
+			} else {
+				ev.Params, ev.Cached, ev.Prompt = p.params, p.cached, p.promptTokens
+				r.sawPrefill(p.engineID)
+				if p.cached != nil && a.Form == turn.FormNull {
+					r.observe(p.promptTokens-*p.cached, got.took)
+				}
+			}
+		}
+		t.events <- ev
+	}()
+}
+
+// finish writes the receipt.
+func (t *run) finish() {
+	out := t.machine.Outcome()
+	rc := &t.receipt
+	rc.Arm, rc.Why = string(out.Arm), string(out.Why)
+	if out.Prompt > 0 {
+		rc.PromptTokens = out.Prompt
+	}
+	rc.PLocalTokens, rc.PPulledTokens = out.Local, out.Pulled
+	if out.Cached != nil {
+		computed := out.Prompt - *out.Cached
+		rc.PComputedTokens = &computed
+	}
+	if out.Why == turn.ClientLeft {
+		rc.Status = statusClientLeft
+	}
+	rc.TotalMs = ms(time.Since(t.begin))
+	m := t.r.metrics
+	m.Turns.WithLabelValues(rc.Endpoint, rc.Arm, rc.Why, strconv.Itoa(rc.Status)).Inc()
+	if rc.TTFTMs != nil {
+		m.TTFT.WithLabelValues(rc.Arm).Observe(*rc.TTFTMs / 1000)
+	}
+	switch {
+	case rc.Prefill == "":
+	case out.Cached == nil:
+		m.Tokens.WithLabelValues("unknown").Add(float64(rc.PromptTokens))
+	default:
+		m.Tokens.WithLabelValues("local").Add(float64(*out.Local))
+		m.Tokens.WithLabelValues("pulled").Add(float64(*out.Pulled))
+		m.Tokens.WithLabelValues("computed").Add(float64(*rc.PComputedTokens))
+	}
+	t.r.receipts.Add(*rc)
+	t.r.logTurn(rc)
+}
+
+// statusClientLeft is the customary status for a request whose client did not wait.
+const statusClientLeft = 499
+
+// keep stores the turn for the next one, with what D holds.
+func (t *run) keep(a turn.Keep) {
+	r := t.r
+	var held *kvp.Held
+	if a.Handle != nil {
+		held = &kvp.Held{
+			Handle: *a.Handle, Seq: a.Seq, PromptTokens: a.PromptTokens,
+			Until: r.now() + r.cfg.HandleTTL - handleMargin,
+		}
+		t.receipt.HeldTokens = a.Handle.Tokens
+		r.metrics.HandlesKept.Inc()
+	}
+	if lost := r.store.Put(t.q.chain, t.q.id, conv.Successor(t.prev, t.id), held); lost != nil {
+		r.metrics.HandlesUsed.WithLabelValues("replaced").Inc()
+	}
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

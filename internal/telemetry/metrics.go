@@ -1,0 +1,72 @@
+package telemetry
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are the router's counters. Label values come from code and configuration only, so their
+// number is bounded.
+type Metrics struct {
+	Turns        *prometheus.CounterVec
+	Tokens       *prometheus.CounterVec
+	TTFT         *prometheus.HistogramVec
+	Legs         *prometheus.HistogramVec
+	InFlight     prometheus.Gauge
+	HandlesKept  prometheus.Counter
+	HandlesUsed  *prometheus.CounterVec
+	NoHandle     *prometheus.CounterVec
+	Truncated    prometheus.Counter
+	Stripped     prometheus.Counter
+	PrefillTrust *prometheus.GaugeVec
+}
+
+// NewMetrics registers the router's counters with r.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	seconds := []float64{.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 20, 60, 120}
+	m := &Metrics{
+		Turns: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tarik_turns_total",
+			Help: "Turns ended, by endpoint, arm, reason and HTTP status sent to the client.",
+		}, []string{"endpoint", "arm", "why", "status"}),
+		Tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tarik_prompt_tokens_total",
+			Help: "Prompt tokens of turns that P served, by source: local (P's prefix cache), pulled (read from D), computed; unknown if P did not say.",
+		}, []string{"source"}),
+		TTFT: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "tarik_ttft_seconds", Buckets: seconds,
+			Help: "Seconds from a request's arrival to the first token sent to the client, by arm.",
+		}, []string{"arm"}),
+		Legs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "tarik_leg_seconds", Buckets: seconds,
+			Help: "Seconds of one engine call, from sending it to the end of its reply, by leg.",
+		}, []string{"leg"}),
+		InFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "tarik_turns_in_flight", Help: "Turns that have arrived and not ended.",
+		}),
+		HandlesKept: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tarik_handles_kept_total", Help: "Handles that D returned and the router kept for a next turn.",
+		}),
+		HandlesUsed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tarik_handles_used_total",
+			Help: "Handles that left the router's store, by what became of them: pull, release, expired, restarted, replaced.",
+		}, []string{"use"}),
+		NoHandle: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tarik_replies_without_handle_total",
+			Help: "Complete replies of D to a P/D turn that carried no handle, by endpoint and streaming.",
+		}, []string{"endpoint", "streamed"}),
+		Truncated: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tarik_streams_truncated_total", Help: "Replies of D that ended before their end mark.",
+		}),
+		Stripped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tarik_client_params_stripped_total",
+			Help: "Requests from which fields were removed that only the router may send to an engine.",
+		}),
+		PrefillTrust: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tarik_prefill_handles_proven",
+			Help: "1 if this P has proved that it reads handles, else 0, by engine URL.",
+		}, []string{"prefill"}),
+	}
+	r.MustRegister(m.Turns, m.Tokens, m.TTFT, m.Legs, m.InFlight, m.HandlesKept, m.HandlesUsed, m.NoHandle,
+		m.Truncated, m.Stripped, m.PrefillTrust)
+	return m
+}

@@ -1,0 +1,142 @@
+// Package telemetry keeps what an operator wants to know about turns: a receipt for each, the
+// newest of them to look at, all of them in a file if asked for, and counters.
+//
+// A receipt holds sizes, times and names, never a prompt, a reply, a handle or a token id.
+// Everything here is safe for concurrent use.
+package telemetry
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+)
+
+// Receipt is what one turn chose and delivered. Its field names are API: more may be added, none
+// is renamed. Tokens are counts; times are milliseconds. A null means that no engine said.
+type Receipt struct {
+	Turn         string `json:"turn"`         // value of the response header X-Tarik-Turn
+	Conversation string `json:"conversation"` // the turn that began it
+	TurnNumber   int    `json:"turn_number"`  // 1 for the first
+	Time         string `json:"time"`         // arrival, RFC 3339
+	Endpoint     string `json:"endpoint"`
+	Model        string `json:"model"`
+	Streamed     bool   `json:"streamed"`
+
+	Arm string `json:"arm"` // local, pull, append, recompute, plain
+	Why string `json:"why"`
+
+	PromptTokens    int  `json:"prompt_tokens"`
+	OutputTokens    int  `json:"output_tokens"`
+	PLocalTokens    *int `json:"p_local_tokens"`    // found in P's own prefix cache
+	PPulledTokens   *int `json:"p_pulled_tokens"`   // read from D
+	PComputedTokens *int `json:"p_computed_tokens"` // the rest of the prompt
+	DCachedTokens   *int `json:"d_cached_tokens"`   // what D's own usage calls cached
+
+	TTFTMs   *float64 `json:"ttft_ms"`   // arrival to the first token sent; null if none was
+	RenderMs float64  `json:"render_ms"` // asking for the prompt's token ids
+	PMs      float64  `json:"p_ms"`
+	DMs      float64  `json:"d_ms"`
+	TotalMs  float64  `json:"total_ms"`
+
+	Status  int    `json:"status"` // HTTP status the client got; 499 if it left before
+	Error   string `json:"error,omitempty"`
+	Prefill string `json:"prefill"` // the engine's URL, "" if it was not asked
+	Decode  string `json:"decode"`
+	// HeldTokens is how many tokens D keeps for the next turn, 0 if none.
+	HeldTokens int `json:"held_tokens"`
+}
+
+// Receipts keeps the newest receipts in memory and passes all of them to a writer.
+type Receipts struct {
+	mu    sync.Mutex
+	ring  []Receipt
+	total int // receipts ever added
+	out   io.Writer
+	err   error // the first write error
+}
+
+// NewReceipts keeps the last n receipts. out, if not nil, gets each as one line of JSON.
+func NewReceipts(n int, out io.Writer) *Receipts {
+	return &Receipts{ring: make([]Receipt, 0, n), out: out}
+}
+
+// Add records r.
+func (rs *Receipts) Add(r Receipt) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if len(rs.ring) < cap(rs.ring) {
+		rs.ring = append(rs.ring, r)
+	} else {
+		rs.ring[rs.total%cap(rs.ring)] = r
+	}
+	rs.total++
+	if rs.out == nil || rs.err != nil {
+		return
+	}
+	line, err := json.Marshal(r)
+	if err == nil {
+		_, err = rs.out.Write(append(line, '\n'))
+	}
+	rs.err = err
+}
+
+// Err returns the error that stopped the writing of receipts, if any.
+func (rs *Receipts) Err() error {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return rs.err
+}
+
+// Newest returns up to n receipts, the newest first.
+func (rs *Receipts) Newest(n int) []Receipt {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	n = min(n, len(rs.ring))
+	list := make([]Receipt, n)
+	for i := range list {
+		list[i] = rs.ring[(rs.total-1-i)%cap(rs.ring)]
+	}
+	return list
+}
+
+// Find returns the receipt of one turn, if it is still kept.
+func (rs *Receipts) Find(turn string) (Receipt, bool) {
+	for _, r := range rs.Newest(cap(rs.ring)) {
+		if r.Turn == turn {
+			return r, true
+		}
+	}
+	return Receipt{}, false
+}
+
+// ServeHTTP answers GET /turns (?n=100, ?turn=ID, ?conversation=ID) with a JSON array, the newest
+// first.
+func (rs *Receipts) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	q := req.URL.Query()
+	n := 100
+	if s := q.Get("n"); s != "" {
+		v, err := strconv.Atoi(s)
+		if err != nil || v < 1 {
+			http.Error(w, fmt.Sprintf("n=%q: want a number of receipts, 1 or more", s), http.StatusBadRequest)
+			return
+		}
+		n = v
+	}
+	turn, conversation := q.Get("turn"), q.Get("conversation")
+	list := make([]Receipt, 0, min(n, cap(rs.ring)))
+	for _, r := range rs.Newest(cap(rs.ring)) {
+		if len(list) == n {
+			break
+		}
+		if (turn == "" || r.Turn == turn) && (conversation == "" || r.Conversation == conversation) {
+			list = append(list, r)
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", " ")
+	_ = enc.Encode(list) // the reader has left
+}

@@ -1,0 +1,156 @@
+package tenant
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// FileError says what is wrong with a keys or secrets file, and where. It never shows a line of the file, because
+// any line may hold a secret, also one that was written to the wrong place.
+type FileError struct {
+	File         string
+	Line, Column int // from 1; 0 if the whole file is meant
+	Message      string
+}
+
+func (e *FileError) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: %s", filepath.Base(e.File), e.Message)
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", filepath.Base(e.File), e.Line, e.Column, e.Message)
+}
+
+// maxFileBytes bounds keys and secrets files: some 80000 keys.
+const maxFileBytes = 16 << 20
+
+// decodeStrict reads one YAML document into v. Unknown fields are errors, and so is whatever a person does not
+// expect to be in such a file or that YAML reads otherwise than it looks: empty values (an "expires:" with
+// nothing behind it would be no expiry), anchors, aliases, tags, merges, and more documents than one.
+//
+// Errors are [*FileError].
+func decodeStrict(file string, data []byte, v any) (err error) {
+	fail := func(t *token.Token, message string) error {
+		e := &FileError{File: file, Message: message}
+		if t != nil && t.Position != nil {
+			e.Line, e.Column = t.Position.Line, t.Position.Column
+		}
+		return e
+	}
+	// The library reads what an operator wrote. Whatever it makes of it, a reload must not end the router.
+	defer func() {
+		if r := recover(); r != nil {
+			err = fail(nil, "not readable as YAML")
+		}
+	}()
+	if len(data) > maxFileBytes {
+		return fail(nil, fmt.Sprintf("larger than %d bytes", maxFileBytes))
+	}
+	explain := func(err error) error {
+		var at yaml.Error
+		if errors.As(err, &at) {
+			return fail(at.GetToken(), redact(at.GetMessage()))
+		}
+		return fail(nil, redact(err.Error()))
+	}
+	doc, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		return explain(err)
+	}
+	var body ast.Node
+	for _, d := range doc.Docs {
+		if d.Body == nil || d.Body.Type() == ast.CommentType {
+			continue
+		}
+		if body != nil {
+			return fail(d.Body.GetToken(), "a second document begins here; want one")
+		}
+		body = d.Body
+	}
+	if body == nil {
+		return fail(nil, "is empty")
+	}
+	var plain plainChecker
+	ast.Walk(&plain, body)
+	if plain.bad != nil {
+		return fail(plain.bad.GetToken(), plain.why)
+	}
+	if err := yaml.NodeToValue(body, v, yaml.Strict()); err != nil {
+		return explain(err)
+	}
+	return nil
+}
+
+// quoted is what a message may have taken from the file.
+var quoted = regexp.MustCompile(`"[^"]*"|'[^']*'|` + "`[^`]*`")
+
+// redact takes long quotations out of a message of the YAML library: names of fields are short, secrets are not.
+func redact(message string) string {
+	message, _, _ = strings.Cut(message, "\n")
+	message = quoted.ReplaceAllStringFunc(message, func(q string) string {
+		if len(q) <= 34 {
+			return q
+		}
+		return "(…)"
+	})
+	return message
+}
+
+// plainChecker looks for YAML that a keys or secrets file has no use for.
+type plainChecker struct {
+	bad ast.Node
+	why string
+}
+
+func (c *plainChecker) Visit(n ast.Node) ast.Visitor {
+	if c.bad != nil {
+		return nil
+	}
+	switch n.Type() {
+	case ast.NullType:
+		c.bad, c.why = n, "empty value: fill it in, or leave the field out"
+	case ast.AnchorType, ast.AliasType:
+		c.bad, c.why = n, "anchors and aliases are not used here: write the value out"
+	case ast.MergeKeyType:
+		c.bad, c.why = n, "merge keys are not used here: write the fields out"
+	case ast.TagType:
+		c.bad, c.why = n, "tags are not used here"
+	default:
+		return c
+	}
+	return nil
+}
+
+// text is a string that stands in the file as one. YAML would read 0123 as a number and the library hand it
+// over as "83", so a tenant could get another's name.
+type text struct {
+	value string
+	at    *token.Token
+}
+
+func (s *text) UnmarshalYAML(n ast.Node) error {
+	if n.Type() != ast.StringType {
+		return errorAt(n, fmt.Sprintf("want a string, got a %s: put it in quotes", strings.ToLower(n.Type().String())))
+	}
+	s.value, s.at = scalar(n), n.GetToken()
+	return nil
+}
+
+// fail is a [*FileError] at the place of s, or at fallback if s is left out.
+func (s text) fail(file string, fallback *token.Token, message string) error {
+	e := &FileError{File: file, Message: message}
+	for _, t := range []*token.Token{s.at, fallback} {
+		if t != nil && t.Position != nil {
+			e.Line, e.Column = t.Position.Line, t.Position.Column
+			break
+		}
+	}
+	return e
+}

@@ -1,0 +1,45 @@
+package turn
+
+// Reason says why a turn went as it did. The names are stable: receipts, metrics and histories
+// carry them.
+type Reason string
+
+// Why a turn is served by D alone.
+const (
+	SeveralReplies  Reason = "several-replies"   // n or best_of above 1
+	SeveralPrompts  Reason = "several-prompts"   // a list of prompts
+	PromptLogprobs  Reason = "prompt-logprobs"   // the whole prompt has to be computed by one engine
+	Echo            Reason = "echo"              // the same
+	PromptTruncated Reason = "prompt-truncated"  // the engine drops part of the prompt
+	PromptEmbeds    Reason = "prompt-embeddings" // no token ids at all
+	MediaContent    Reason = "media"             // ids do not describe the prompt
+)
+
+// Why a turn uses no handle.
+const (
+	FirstTurn        Reason = "first-turn"         // nothing is known of this conversation
+	NoHandle         Reason = "no-handle"          // D returned none, or another turn has taken it
+	HandleExpired    Reason = "handle-expired"     // D has let it go, or will before P could read it
+	EngineRestarted  Reason = "engine-restarted"   // it names an earlier life of D
+	CannotRender     Reason = "cannot-render"      // the engines cannot be asked for the prompt's ids
+	ReuseOff         Reason = "reuse-off"          // by configuration
+	PrefillUnproven  Reason = "prefill-unproven"   // P has not yet read a handle since it started
+	PrefillDistrust  Reason = "prefill-distrusted" // P hung on a handle, or read nothing
+	TakenByAnother   Reason = "taken-by-another"   // two turns at once: the other was faster
+	NoCommonPrefix   Reason = "no-common-prefix"   // the prompt does not begin with what D holds
+	HandleNotCutable Reason = "handle-not-cutable" // D's layout cannot be cut, and only a part agrees
+)
+
+// How a turn with a handle, or a failed one, ended.
+const (
+	Verified         Reason = "verified"           // all that D holds is the prompt's beginning
+	Cut              Reason = "cut"                // a part of it is
+	PrefillHadIt     Reason = "prefill-had-it"     // P found as much in its own prefix cache
+	BelowThreshold   Reason = "below-threshold"    // P found it not worth a transfer
+	PullFailed       Reason = "pull-failed"        // P answered with an error; asked again without
+	PullLate         Reason = "pull-late"          // P did not answer in time; asked again without
+	PrefillFailed    Reason = "prefill-failed"     // D computed everything itself
+	PrefillKeptNone  Reason = "prefill-kept-none"  // P answered without params; D computed everything
+	DecodeFailedOnce Reason = "decode-failed-once" // D failed on P's blocks and was asked again without
+	ClientLeft       Reason = "client-left"
+)
