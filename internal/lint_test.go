@@ -370,6 +370,34 @@ func TestText(t *testing.T) {
 	}
 }
 
+// TestLinks follows the links of documents to files of the checkout.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	err := walk(func(name string) error {
+		if path.Ext(name) != ".md" {
+			return nil
+		}
+		data, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
+		if err != nil {
+			return err
+		}
+		for _, m := range link.FindAllStringSubmatch(string(data), -1) {
+			target, _, _ := strings.Cut(m[1], "#")
+			if target == "" || strings.Contains(target, "://") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(path.Join(path.Dir(name), target)))); err != nil {
+				t.Errorf("%s links to %s, which is not there", name, m[1])
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestDependencies keeps docs/deps.txt: which modules the project needs directly, who imports them, and why.
 // With -update it writes importers anew and keeps the reasons.
 func TestDependencies(t *testing.T) {

@@ -151,7 +151,7 @@ func (s *sorter) spill() error {
 	s.spilled += r.size
 	s.rows, s.places, s.content = s.rows[:0], s.places[:0], s.content[:0]
 	// Runs are merged in one pass; more of them would make the buffers of the merge large.
-	if len(s.runs) >= 128 {
+	if len(s.runs) >= 64 {
 		return s.fold()
 	}
 	return nil
@@ -181,8 +181,9 @@ func (s *sorter) fold() error {
 		r.close()
 	}
 	s.runs = []*run{into}
+	err = into.finish()
 	s.spilled += into.size
-	return into.finish()
+	return err
 }
 
 func (s *sorter) merge(f func(*row, []byte) error) error { return s.mergeRuns(s.runs, f) }

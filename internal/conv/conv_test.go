@@ -165,7 +165,7 @@ func TestExpireAndVoid(t *testing.T) {
 	if n := m.Void("d1"); n != 1 {
 		t.Errorf("Void(d1) = %d, want 1", n)
 	}
-	want := Stats{Turns: 3, Held: 1, Bytes: held(t, "d2", 5, 0).Size()}
+	want := Stats{Turns: 3, Held: 1, Bytes: held(t, "d2", 5, 0).Size(), Tokens: 5}
 	if diff := cmp.Diff(want, m.Stats()); diff != "" {
 		t.Errorf("Stats (-want +got):\n%s", diff)
 	}
@@ -175,12 +175,22 @@ func TestLimits(t *testing.T) {
 	t.Parallel()
 	one := held(t, "d", 100, time.Hour).Size()
 	m := NewMemory(Limits{Turns: 10, Bytes: 3 * one})
+	lost := 0
 	for i := range 1000 {
-		m.Put(chainOf(Scope{}, fmt.Sprint(i)), Scope{}.ID(fmt.Sprint(i)), Successor(Turn{}, "c"), held(t, "d", 100, time.Hour))
+		lost += len(m.Put(chainOf(Scope{}, fmt.Sprint(i)), Scope{}.ID(fmt.Sprint(i)), Successor(Turn{}, "c"), held(t, "d", 100, time.Hour)))
 	}
-	want := Stats{Turns: 10, Held: 3, Bytes: 3 * one}
+	if lost != 997 {
+		t.Errorf("%d handles were given back, want all but the 3 that are kept", lost)
+	}
+	want := Stats{Turns: 10, Held: 3, Bytes: 3 * one, Tokens: 300}
 	if diff := cmp.Diff(want, m.Stats()); diff != "" {
 		t.Errorf("Stats (-want +got):\n%s", diff)
+	}
+	if got := len(m.Shed(150)); got != 2 {
+		t.Errorf("Shed(150) gave %d handles of 100 tokens back, want 2 of 3", got)
+	}
+	if got := len(m.Bound(99)); got != 1 {
+		t.Errorf("Bound(99) gave %d handles back, want the last", got)
 	}
 	if len(m.byID) != 10 || m.lru.Len() != 10 {
 		t.Errorf("%d names and %d list entries are kept, want 10 and 10", len(m.byID), m.lru.Len())
@@ -206,7 +216,12 @@ func TestMemoryProperties(t *testing.T) {
 				h := held(t, rapid.SampledFrom(engines).Draw(rt, "engine"), rapid.IntRange(1, 200).Draw(rt, "tokens"), now+time.Minute)
 				chain := chainOf(Scope{}, parts...)
 				prev, _, _ := m.Find(chain, Key{})
-				m.Put(chain, Key{}, Successor(prev, "c"), h)
+				for _, h := range m.Put(chain, Key{}, Successor(prev, "c"), h) {
+					if taken[h] {
+						rt.Fatal("a taken handle was given back")
+					}
+					taken[h] = true
+				}
 			},
 			"take": func(rt *rapid.T) {
 				parts := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b"}), 1, 4).Draw(rt, "parts")
@@ -236,6 +251,7 @@ func TestMemoryProperties(t *testing.T) {
 					if e.held != nil {
 						want.Held++
 						want.Bytes += e.held.Size()
+						want.Tokens += e.held.Handle.Tokens
 						if taken[e.held] {
 							rt.Fatal("a taken handle is still there")
 						}

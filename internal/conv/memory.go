@@ -25,6 +25,9 @@ func (t Turn) String() string {
 type Limits struct {
 	Turns int // finished turns kept; the oldest goes first
 	Bytes int // of handles and token ids; the oldest handle goes first
+	// Tokens is how many tokens D may have to keep for all handles together, 0 for any number. An
+	// engine never takes back what it keeps: it would rather let new requests wait.
+	Tokens int
 }
 
 // DefaultLimits hold about a hundred thousand conversations in some 512 MB at the most.
@@ -34,12 +37,13 @@ var DefaultLimits = Limits{Turns: 100_000, Bytes: 512 << 20}
 type Memory struct {
 	limits Limits
 
-	mu    sync.Mutex
-	byKey map[Key]*entry
-	byID  map[Key]*entry // client's name → its latest turn
-	lru   list.List      // of *entry, newest first
-	bytes int
-	held  int
+	mu     sync.Mutex
+	byKey  map[Key]*entry
+	byID   map[Key]*entry // client's name → its latest turn
+	lru    list.List      // of *entry, newest first
+	bytes  int
+	held   int
+	tokens int // that D keeps for all handles
 }
 
 type entry struct {
@@ -95,18 +99,20 @@ func (m *Memory) Take(t Turn, held *kvp.Held) bool {
 }
 
 // Put stores a finished turn under the last key of its chain, as t says (see Successor). held may
-// be nil. What an older turn of the same key held is returned as lost: nobody will take it any
-// more.
-func (m *Memory) Put(chain []Key, id Key, t Turn, held *kvp.Held) (lost *kvp.Held) {
+// be nil. It returns what nobody will take any more, for D to be told: the handle of an older turn
+// with the same key, and the oldest handles over the limits.
+func (m *Memory) Put(chain []Key, id Key, t Turn, held *kvp.Held) (lost []*kvp.Held) {
 	if len(chain) == 0 {
-		return held
+		if held != nil {
+			lost = append(lost, held)
+		}
+		return lost
 	}
 	t.key = chain[len(chain)-1]
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if old := m.byKey[t.key]; old != nil {
-		lost = old.held
-		m.remove(old)
+		lost = m.remove(old, lost)
 	}
 	e := &entry{turn: t, id: id, held: held}
 	e.at = m.lru.PushFront(e)
@@ -116,10 +122,25 @@ func (m *Memory) Put(chain []Key, id Key, t Turn, held *kvp.Held) (lost *kvp.Hel
 	}
 	if held != nil {
 		m.bytes += held.Size()
+		m.tokens += held.Handle.Tokens
 		m.held++
 	}
-	m.shrink()
-	return lost
+	return m.shrink(lost)
+}
+
+// Bound sets Limits.Tokens and returns the handles that are over it.
+func (m *Memory) Bound(tokens int) (lost []*kvp.Held) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.limits.Tokens = tokens
+	return m.shrink(nil)
+}
+
+// Shed lets go of the oldest handles until at most tokens are kept for the rest, this once.
+func (m *Memory) Shed(tokens int) (lost []*kvp.Held) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.shed(lost, func() bool { return m.tokens <= tokens })
 }
 
 // Successor is the turn that follows prev, or, if prev is zero, the first one of a conversation
@@ -155,16 +176,17 @@ func (m *Memory) dropIf(f func(*kvp.Held) bool) (n int) {
 
 // Stats counts what is kept.
 type Stats struct {
-	Turns int // finished turns known
-	Held  int // of them with a handle
-	Bytes int // of handles and token ids
+	Turns  int // finished turns known
+	Held   int // of them with a handle
+	Bytes  int // of handles and token ids
+	Tokens int // that D keeps for them
 }
 
 // Stats returns the present counts.
 func (m *Memory) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return Stats{Turns: len(m.byKey), Held: m.held, Bytes: m.bytes}
+	return Stats{Turns: len(m.byKey), Held: m.held, Bytes: m.bytes, Tokens: m.tokens}
 }
 
 // drop forgets the handle of e. Callers hold the lock.
@@ -173,26 +195,42 @@ func (m *Memory) drop(e *entry) {
 		return
 	}
 	m.bytes -= e.held.Size()
+	m.tokens -= e.held.Handle.Tokens
 	m.held--
 	e.held = nil
 }
 
-// remove forgets e. Callers hold the lock.
-func (m *Memory) remove(e *entry) {
+// remove forgets e, and adds its handle to lost. Callers hold the lock.
+func (m *Memory) remove(e *entry, lost []*kvp.Held) []*kvp.Held {
+	if e.held != nil {
+		lost = append(lost, e.held)
+	}
 	m.drop(e)
 	delete(m.byKey, e.turn.key)
 	if m.byID[e.id] == e {
 		delete(m.byID, e.id)
 	}
 	m.lru.Remove(e.at)
+	return lost
 }
 
 // shrink brings the store back within its limits. Callers hold the lock.
-func (m *Memory) shrink() {
+func (m *Memory) shrink(lost []*kvp.Held) []*kvp.Held {
 	for len(m.byKey) > m.limits.Turns {
-		m.remove(m.lru.Back().Value.(*entry))
+		lost = m.remove(m.lru.Back().Value.(*entry), lost)
 	}
-	for at := m.lru.Back(); m.bytes > m.limits.Bytes && at != nil; at = at.Prev() {
-		m.drop(at.Value.(*entry))
+	return m.shed(lost, func() bool {
+		return m.bytes <= m.limits.Bytes && (m.limits.Tokens == 0 || m.tokens <= m.limits.Tokens)
+	})
+}
+
+// shed drops the oldest handles until enough says so. Callers hold the lock.
+func (m *Memory) shed(lost []*kvp.Held, enough func() bool) []*kvp.Held {
+	for at := m.lru.Back(); at != nil && !enough(); at = at.Prev() {
+		if e := at.Value.(*entry); e.held != nil {
+			lost = append(lost, e.held)
+			m.drop(e)
+		}
 	}
+	return lost
 }

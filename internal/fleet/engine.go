@@ -57,11 +57,15 @@ type Info struct {
 	Up        bool
 	Version   string
 	Can       kvp.Capability
-	BlockSize int // tokens, 0 until known
+	BlockSize int     // tokens, 0 until known
+	Capacity  int     // tokens the KV pool holds, 0 if the engine does not say
+	Usage     float64 // share of it in use, pinned blocks included, at the last look
+	Waiting   float64 // requests waiting for room in it, at the last look
 	Models    []Model
 	EngineID  string // of its present life, "" until a reply carried one
 	Trust     Trust
 	TrustWhy  string // why it is distrusted
+	Retains   bool   // it has returned a handle: it keeps the KV of turns, asked for or not
 	NoRender  bool   // it has refused to render: no scale-out endpoints
 	Err       string // why it is not up
 }
@@ -117,6 +121,13 @@ func (e *Engine) Saw(engineID string) (ended string) {
 	return ended
 }
 
+// SawHandle records that the engine returned a handle.
+func (e *Engine) SawHandle() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.info.Retains = true
+}
+
 // SetTrust records whether the engine reads handles. why is for people.
 func (e *Engine) SetTrust(t Trust, why string) {
 	e.mu.Lock()
@@ -155,6 +166,11 @@ func (e *Engine) ask(ctx context.Context) error {
 	if _, err := e.get(ctx, "/health"); err != nil {
 		return err
 	}
+	metrics, err := e.get(ctx, "/metrics")
+	if err != nil {
+		return err
+	}
+	e.load(metrics)
 	if e.Info().Version != "" {
 		return nil
 	}
@@ -170,10 +186,6 @@ func (e *Engine) ask(ctx context.Context) error {
 	if err := e.getJSON(ctx, "/v1/models", &models); err != nil {
 		return err
 	}
-	metrics, err := e.get(ctx, "/metrics")
-	if err != nil {
-		return err
-	}
 	size, err := blockSize(metrics)
 	if err != nil {
 		return err
@@ -184,6 +196,30 @@ func (e *Engine) ask(ctx context.Context) error {
 	e.info.NoRender = !can.Render
 	return nil
 }
+
+// load reads how full the engine is from its /metrics.
+func (e *Engine) load(metrics []byte) {
+	number := func(r *regexp.Regexp) (sum float64) {
+		for _, m := range r.FindAllSubmatch(metrics, -1) {
+			v, _ := strconv.ParseFloat(string(m[1]), 64) // the pattern admits numbers only
+			sum += v
+		}
+		return sum
+	}
+	usage, waiting, blocks := number(usageSample), number(waitingSample), number(blocksLabel)
+	size, _ := blockSize(metrics) // 0 if it does not say
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.info.Usage, e.info.Waiting, e.info.Capacity = usage, waiting, int(blocks)*size
+}
+
+// With several data-parallel ranks behind one address the sums are over the ranks; usage is then
+// too high rather than too low.
+var (
+	usageSample   = regexp.MustCompile(`(?m)^vllm:kv_cache_usage_perc(?:\{[^}]*\})? ([0-9.eE+-]+)`)
+	waitingSample = regexp.MustCompile(`(?m)^vllm:num_requests_waiting_by_reason\{[^}]*reason="capacity"[^}]*\} ([0-9.eE+-]+)`)
+	blocksLabel   = regexp.MustCompile(`(?m)^vllm:cache_config_info\{(?:.*,)?num_gpu_blocks="(\d+)"`)
+)
 
 var blockSizeLabel = regexp.MustCompile(`(?m)^vllm:cache_config_info\{(?:.*,)?block_size="(\d+)"`)
 

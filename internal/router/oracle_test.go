@@ -17,7 +17,7 @@ import (
 	"github.com/tarik-kv/tarik/internal/telemetry"
 )
 
-var oracleTurns = flag.Int("oracle.turns", 600, "turns that the oracle test plays for each vLLM version")
+var oracleTurns = flag.Int("oracle.turns", 700, "turns that the oracle test plays for each vLLM version")
 
 // TestOracle plays random conversations through the router and asks an engine that reuses nothing
 // the same: greedy replies must be equal, token for token. Histories are edited, shortened,
@@ -54,6 +54,9 @@ func TestOracleNeedsVerification(t *testing.T) {
 	o := newOracle(t, "vllm-0.33", true)
 	if wrong := o.play(t, 200, 1); wrong == 0 {
 		t.Error("no reply was wrong with verification off: the oracle cannot see a wrong pull")
+	}
+	if st := o.stack.P.Core.Snapshot(); st.Misreads == 0 {
+		t.Error("P never read KV of other tokens with verification off")
 	}
 }
 
@@ -99,7 +102,11 @@ func (o *oracle) checkBlocks(t *testing.T) {
 		if err := e.Core.CheckAccounting(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if b := e.Core.Snapshot().Blocks; b.Used > 0 || b.Parked > 0 {
+		st := e.Core.Snapshot()
+		if st.Misreads > 0 || st.PoisonedHits > 0 {
+			t.Errorf("%s read KV of other tokens %d times and used it %d times more", name, st.Misreads, st.PoisonedHits)
+		}
+		if b := st.Blocks; b.Used > 0 || b.Parked > 0 {
 			t.Errorf("%s is idle, but %d blocks are used and %d parked", name, b.Used, b.Parked)
 		}
 	}

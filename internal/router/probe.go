@@ -108,13 +108,9 @@ func (r *Router) prove(ctx context.Context) error {
 	for i := range ids {
 		ids[i] = int32(100 + rand.IntN(100)) // low ids are in every vocabulary
 	}
-	model := ""
-	if m := r.prefill.Info().Models; len(m) > 0 {
-		model = m[0].ID
-	}
 	one, two := newID(), newID()
 	body := func(salt string, params []byte) payload {
-		b := append([]byte(`{"model":`), quote(model)...)
+		b := append([]byte(`{"model":`), quote(r.modelName())...)
 		b = append(append(b, `,"prompt":`...), kvp.AppendIDs(nil, ids)...)
 		b = append(append(b, `,"max_tokens":1,"temperature":0,"cache_salt":`...), quote(salt)...)
 		return bytesPayload(append(append(append(b, `,"kv_transfer_params":`...), params...), '}'))
@@ -150,6 +146,7 @@ func (r *Router) prove(ctx context.Context) error {
 	if fromD.params == nil {
 		return notProven{errors.New("decode returns no handle: bidirectional_kv_xfer is off there")}
 	}
+	r.decode.SawHandle()
 	h, err := kvp.ParseHandle(fromD.params)
 	if err != nil {
 		return notProven{fmt.Errorf("decode's handle: %w", err)}
@@ -161,29 +158,23 @@ func (r *Router) prove(ctx context.Context) error {
 	if last.cached != nil && *last.cached == 0 {
 		return errors.New("prefill answered, but computed every token itself: is bidirectional_kv_xfer off there, or kv_recompute_threshold above 199?")
 	}
-	r.release(last.params, two, body)
-	return nil
+	return r.tidy(ctx, last.params, post, two)
 }
 
-// release lets D take over what P keeps of the probe's last call, so that P need not wait for its
-// lease to end. D then holds it; a P call that reads nothing frees that too.
-func (r *Router) release(params []byte, salt string, body func(string, []byte) payload) {
+// tidy lets D take over what P keeps of the probe's last call, so that P need not wait for its lease
+// to end, and then has D free that too.
+func (r *Router) tidy(ctx context.Context, params []byte, post func(*fleet.Engine, string, []byte) (prefillReply, error), salt string) error {
 	if params == nil {
-		return
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), probePatience)
-	defer cancel()
-	ask := func(e *fleet.Engine, params []byte) []byte {
-		a := r.ask(ctx, call{engine: e, path: kvp.Completions.Path(), body: body(salt, params), header: http.Header{}, id: newID()}, r.cfg.MaxReply)
-		p, err := readPrefill(a.body)
-		if a.err != nil || a.status != http.StatusOK || err != nil {
-			return nil
-		}
-		return p.params
+	fromD, err := post(r.decode, salt, params)
+	if err != nil {
+		return nil //nolint:nilerr // P has proved itself; the lease and the TTL do the rest
 	}
-	if h, err := kvp.ParseHandle(ask(r.decode, params)); err == nil {
-		ask(r.prefill, h.Release().Raw())
+	if h, err := kvp.ParseHandle(fromD.params); err == nil {
+		r.release(ctx, h)
 	}
+	return nil
 }
 
 // prefillReply is what the router reads of a reply of /v1/completions or chat that is not streamed.

@@ -208,6 +208,9 @@ func (t *run) ended(in *wire.Info) turn.DecodeDone {
 	}
 	switch h, err := kvp.ParseHandle(in.Handle); {
 	case in.Handle == nil:
+		if done.Clean && t.gaveParams && !in.StopString && t.r.unseenReply(t.q) {
+			t.r.unseen.add(rc.PromptTokens+rc.OutputTokens, t.r.now()+t.r.cfg.HandleTTL)
+		}
 		if done.Clean && t.gaveParams && t.r.cfg.Reuse {
 			m.NoHandle.WithLabelValues(t.q.endpoint.Path(), strconv.FormatBool(t.q.streaming)).Inc()
 		}
@@ -215,6 +218,7 @@ func (t *run) ended(in *wire.Info) turn.DecodeDone {
 		t.r.log.Warn("decode returned a handle that cannot be used", "turn", t.id, "error", err)
 	case in.Handles == 1:
 		t.r.sawDecode(h.EngineID)
+		t.r.decode.SawHandle()
 		done.Handle = &h
 	}
 	return done

@@ -88,6 +88,10 @@ type Router struct {
 	priceMu sync.Mutex
 	price   price.Prefill // of P
 
+	free       chan kvp.Handle // for the releasers
+	unseen     unseen
+	unseenOnce sync.Once // says so
+
 	stop    context.CancelFunc
 	tasks   sync.WaitGroup
 	probe   chan struct{} // wakes the prober
@@ -104,7 +108,7 @@ func New(cfg Config) (*Router, error) {
 	r := &Router{
 		cfg: cfg, client: &http.Client{Transport: transport()}, store: conv.NewMemory(cfg.Store),
 		receipts: cfg.Receipts, registry: prometheus.NewRegistry(), log: cfg.Log, epoch: time.Now(),
-		probe: make(chan struct{}, 1), settled: make(chan struct{}),
+		probe: make(chan struct{}, 1), settled: make(chan struct{}), free: make(chan kvp.Handle, freeQueue),
 	}
 	if r.receipts == nil {
 		r.receipts = telemetry.NewReceipts(1024, nil)
@@ -128,6 +132,9 @@ func New(cfg Config) (*Router, error) {
 	engines := []*fleet.Engine{r.prefill, r.decode}
 	r.tasks.Go(func() { fleet.Watch(ctx, cfg.HealthInterval, engines, r.afterWatch()) })
 	r.tasks.Go(func() { r.prober(ctx) })
+	for range releasers {
+		r.tasks.Go(func() { r.releaser(ctx) })
+	}
 	return r, nil
 }
 
@@ -212,6 +219,7 @@ func (r *Router) afterWatch() func() {
 		if n := r.store.Expire(r.now()); n > 0 {
 			r.metrics.HandlesUsed.WithLabelValues("expired").Add(float64(n))
 		}
+		r.relieve(r.decode.Info())
 		for i, e := range []*fleet.Engine{r.prefill, r.decode} {
 			info := e.Info()
 			if first || info.Up != wasUp[i] {

@@ -115,6 +115,9 @@ func (t *run) start() turn.Start {
 	r, q := t.r, t.q
 	p := r.prefill.Info()
 	s := turn.Start{Plain: q.plain, BlockSize: p.BlockSize, Without: turn.FirstTurn, Price: r.priceOf(), Unverified: r.unverified}
+	if s.Plain == "" && r.unseenFull(q) {
+		s.Plain = turn.DecodeTight
+	}
 	prev, held, found := r.store.Find(q.chain, q.id)
 	t.prev = prev
 	if found {
@@ -178,6 +181,8 @@ func (t *run) do(legs, client context.Context, a turn.Action) {
 		t.r.distrust(a.Why)
 	case turn.Keep:
 		t.keep(a)
+	case turn.Free:
+		t.r.letGo([]*kvp.Held{{Handle: a.Handle}})
 	default:
 		panic("BUG: router: unknown action")
 	}
@@ -292,9 +297,7 @@ func (t *run) keep(a turn.Keep) {
 		t.receipt.HeldTokens = a.Handle.Tokens
 		r.metrics.HandlesKept.Inc()
 	}
-	if lost := r.store.Put(t.q.chain, t.q.id, conv.Successor(t.prev, t.id), held); lost != nil {
-		r.metrics.HandlesUsed.WithLabelValues("replaced").Inc()
-	}
+	r.letGo(r.store.Put(t.q.chain, t.q.id, conv.Successor(t.prev, t.id), held))
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

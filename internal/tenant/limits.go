@@ -3,7 +3,11 @@ package tenant
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 )
 
 // Limits bound what one party (a key, a tenant, or all together) uses of this router. What a field that is left
@@ -102,7 +106,7 @@ type LimitsConfig struct {
 	// the global ones and the fair share.
 	Tenant Limits `yaml:"tenant"`
 	// Tenants bounds single tenants. A field that is left out is that of Tenant.
-	Tenants map[string]Limits `yaml:"tenants"`
+	Tenants TenantLimits `yaml:"tenants"`
 	// FairShare is the part of the global concurrent requests and prompt bytes that one tenant may hold while no
 	// other is active, more than 0 and at most 1. Several busy tenants get equal parts, and some room always
 	// stays for one that comes. It also bounds a tenant's rate to that part of the global rate. 1 serves first
@@ -113,6 +117,22 @@ type LimitsConfig struct {
 	// their rate limits. The longest idle one is forgotten first; it finds its full burst when it comes back.
 	// Left out: 100000, at some 300 bytes each.
 	MaxIdleTenants int `yaml:"max_idle_tenants"`
+}
+
+// TenantLimits are limits by tenant.
+type TenantLimits map[string]Limits
+
+// UnmarshalYAML refuses names that YAML reads as something else than a string: 0123 would become the tenant "83",
+// and the limits would be nobody's.
+func (l *TenantLimits) UnmarshalYAML(n ast.Node) error {
+	if m, ok := n.(ast.MapNode); ok {
+		for pairs := m.MapRange(); pairs.Next(); {
+			if key := pairs.Key(); key.Type() != ast.StringType {
+				return errorAt(key, fmt.Sprintf("want a tenant's name, got %s: put it in quotes", strings.ToLower(key.Type().String())))
+			}
+		}
+	}
+	return yaml.NodeToValue(n, (*map[string]Limits)(l), yaml.Strict())
 }
 
 var defaultGlobal = Limits{Concurrent: 4096, PromptBytes: 2 << 30, BodyBytes: 64 << 20}

@@ -67,7 +67,7 @@ func setRetryAfter(h http.Header, d time.Duration) {
 
 // wholeSeconds rounds up to what Retry-After can say, at least 1 s.
 func wholeSeconds(d time.Duration) time.Duration {
-	return max((d+time.Second-1).Truncate(time.Second), time.Second)
+	return max((d + time.Second - 1).Truncate(time.Second), time.Second)
 }
 
 // unauthorized is a 401. RFC 6750 §3: the error attribute is left out if there was no credential.

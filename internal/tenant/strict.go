@@ -3,7 +3,6 @@ package tenant
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -23,9 +22,9 @@ type FileError struct {
 
 func (e *FileError) Error() string {
 	if e.Line == 0 {
-		return fmt.Sprintf("%s: %s", filepath.Base(e.File), e.Message)
+		return fmt.Sprintf("%s: %s", e.File, e.Message)
 	}
-	return fmt.Sprintf("%s:%d:%d: %s", filepath.Base(e.File), e.Line, e.Column, e.Message)
+	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
 }
 
 // maxFileBytes bounds keys and secrets files: some 80000 keys.
@@ -136,10 +135,11 @@ type text struct {
 }
 
 func (s *text) UnmarshalYAML(n ast.Node) error {
-	if n.Type() != ast.StringType {
-		return errorAt(n, fmt.Sprintf("want a string, got a %s: put it in quotes", strings.ToLower(n.Type().String())))
+	str, ok := n.(*ast.StringNode)
+	if !ok {
+		return errorAt(n, fmt.Sprintf("want a string, got %s: put it in quotes", strings.ToLower(n.Type().String())))
 	}
-	s.value, s.at = scalar(n), n.GetToken()
+	s.value, s.at = str.Value, n.GetToken()
 	return nil
 }
 

@@ -154,6 +154,10 @@ type Keep struct {
 	PromptTokens int         // how many of Seq are the prompt
 }
 
+// Free asks to let D free the blocks of a handle that nobody will use. Otherwise D keeps them until
+// its time is over, and other requests may have to wait for room.
+type Free struct{ Handle kvp.Handle }
+
 // Done ends the turn.
 type Done struct{}
 
@@ -168,4 +172,5 @@ func (Cancel) action()   {}
 func (Linger) action()   {}
 func (Distrust) action() {}
 func (Keep) action()     {}
+func (Free) action()     {}
 func (Done) action()     {}

@@ -173,6 +173,8 @@ func show(a Action) string {
 			return "keep the turn"
 		}
 		return fmt.Sprintf("keep the turn and a handle of %d tokens, %d known, %d prompt", a.Handle.Tokens, len(a.Seq), a.PromptTokens)
+	case Free:
+		return fmt.Sprintf("free a handle of %d tokens", a.Handle.Tokens)
 	case PassOn:
 		return fmt.Sprintf("pass on the answer of %s", a.Leg)
 	case Refuse:

@@ -152,7 +152,7 @@ func (m *Machine) taken(ev Taken) []Action {
 		return m.prefillNull(TakenByAnother)
 	}
 	if m.gone {
-		return m.end() // taken and unused: D keeps it until its own clock says no
+		return append([]Action{Free{Handle: m.start.Held.Handle}}, m.end()...)
 	}
 	h := m.start.Held.Handle
 	switch {
@@ -280,23 +280,25 @@ func (m *Machine) decodeFailed(ev DecodeFailed) []Action {
 func engineSaysNo(status int) bool { return status >= 400 && status < 500 || status == 503 }
 
 func (m *Machine) decoded(ev DecodeDone) []Action {
-	if m.start.Plain != "" {
-		return m.end()
+	var actions []Action
+	keep := m.keep(ev)
+	if ev.Handle != nil && keep.Handle == nil {
+		actions = append(actions, Free{Handle: *ev.Handle})
 	}
-	keep := Keep{}
-	if ev.Clean && !m.gone && m.sent {
-		keep = m.keep(ev)
+	if m.start.Plain == "" {
+		actions = append(actions, keep)
 	}
-	return append([]Action{keep}, m.end()...)
+	return append(actions, m.end()...)
 }
 
-// keep decides whether D's handle can be of use: only if it is known, by token ids, what D holds.
+// keep decides whether D's handle can be of use: only if the reply is complete, and it is known, by
+// token ids, what D holds.
 func (m *Machine) keep(ev DecodeDone) Keep {
 	prompt := ev.Prompt
-	if prompt == nil {
+	if len(prompt) == 0 {
 		prompt = m.ids
 	}
-	if ev.Handle == nil || len(prompt) == 0 || len(ev.Output) == 0 {
+	if ev.Handle == nil || !ev.Clean || m.gone || m.start.Plain != "" || !m.sent || len(prompt) == 0 || len(ev.Output) == 0 {
 		return Keep{}
 	}
 	seq := make([]int32, 0, len(prompt)+len(ev.Output))

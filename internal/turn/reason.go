@@ -12,6 +12,7 @@ const (
 	Echo            Reason = "echo"              // the same
 	PromptTruncated Reason = "prompt-truncated"  // the engine drops part of the prompt
 	PromptEmbeds    Reason = "prompt-embeddings" // no token ids at all
+	DecodeTight     Reason = "decode-tight"      // D would keep the reply's KV unseen, and has no room for more
 	MediaContent    Reason = "media"             // ids do not describe the prompt
 )
 

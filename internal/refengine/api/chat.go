@@ -1,45 +1,39 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"strings"
 
 	"github.com/tarik-kv/tarik/internal/refengine/engine"
 )
 
-func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) {
+// chatCompletions serves POST /v1/chat/completions.
+func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) *apiError {
 	body, f, err := s.receive(w, r)
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	q, err := decodeChat(body, s.rel)
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	if err := s.checkModel(q.model); err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	ids, text, err := s.chatPrompt(q)
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	if q.maxTokens == 0 {
 		q.maxTokens = s.maxModelLen - len(ids)
 	}
 	if err := q.check(); err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	out := newOutput(r.Context(), w, f)
 	if s.replaced(out, q.stream) {
-		return
+		return nil
 	}
 	c := &chatReply{
 		s: s, q: q, out: out, prompt: ids, promptText: text,
@@ -50,15 +44,15 @@ func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	seqs, reqs := s.sequences(&q.common, c.id, ids, f)
 	run, subErr := start(s.opts.Engine, reqs, seqs)
 	if subErr != nil {
-		s.refuse(w, r, s.engineError(subErr))
-		return
+		return s.engineError(subErr)
 	}
 	defer run.close()
 	if q.stream {
-		c.stream(run)
+		s.stream(out, func() error { return c.events(run) })
 	} else {
 		c.whole(run)
 	}
+	return nil
 }
 
 // reasons reports whether the reply of q begins with reasoning that goes into a field of its own.
@@ -173,7 +167,7 @@ func (c *chatReply) whole(run *run) {
 	b = append(b, `,"prompt_logprobs":`...)
 	b = c.s.appendPromptLogprobs(b, prompt, q.promptLogprobs >= 0)
 	b = append(b, `,"prompt_token_ids":`...)
-	b = appendIDs(b, c.returned(c.prompt))
+	b = appendIDs(b, c.q.returned(c.prompt))
 	b = append(b, `,"prompt_text":`...)
 	b = c.appendPromptText(b)
 	b = append(b, ',')
@@ -185,17 +179,6 @@ func (c *chatReply) whole(run *run) {
 	if c.out.wait() == nil {
 		c.out.document(http.StatusOK, b)
 	}
-}
-
-// returned is ids if the request wants to see token ids.
-func (c *chatReply) returned(ids []int32) []int32 {
-	if !c.q.returnTokenIDs {
-		return nil
-	}
-	if ids == nil {
-		return []int32{}
-	}
-	return ids
 }
 
 func (c *chatReply) appendPromptText(b []byte) []byte {
@@ -255,30 +238,12 @@ func (c *chatReply) appendChoice(b []byte, index int, ch *chatChoice) []byte {
 	b = append(b, `,"stop_reason":`...)
 	b = appendRaw(b, ch.last.stopReason)
 	b = append(b, `,"token_ids":`...)
-	b = appendIDs(b, c.returned(ch.tokens))
+	b = appendIDs(b, c.q.returned(ch.tokens))
 	b = append(b, `,"routed_experts":null`...)
 	if c.s.rel.weightVersions {
 		b = append(b, `,"weight_versions":null`...)
 	}
 	return append(b, '}')
-}
-
-// stream sends the reply as events.
-func (c *chatReply) stream(run *run) {
-	if c.out.open() != nil {
-		return
-	}
-	err := c.out.wait()
-	if err == nil {
-		err = c.events(run)
-	}
-	switch {
-	case err == nil:
-		_ = c.out.done() // the client is gone: nobody to tell
-	case errors.Is(err, errOver), c.out.ctx.Err() != nil:
-	default:
-		_ = c.out.fail(c.s.engineError(err)) // the client is gone: nobody to tell
-	}
 }
 
 // chatStreamChoice is what a stream remembers of one choice.
@@ -315,28 +280,7 @@ func (c *chatReply) events(run *run) error {
 			return err
 		}
 	}
-	if q.includeUsage {
-		b := append(c.buf[:0], c.head...)
-		b = append(b, `],"usage":`...)
-		b = s.appendFinalUsage(b, u, true)
-		b = append(b, `,"system_fingerprint":`...)
-		b = appendString(b, s.fingerprint)
-		if h.inUsage() {
-			b = append(b, ',')
-			b = appendParams(b, h.params)
-		}
-		c.buf = append(b, '}')
-		if err := c.out.event(c.buf); err != nil {
-			return err
-		}
-	}
-	if h.inOwn() {
-		b := append(c.buf[:0], c.head...)
-		b = append(b, `],`...)
-		c.buf = append(appendParams(b, h.params), '}')
-		return c.out.event(c.buf)
-	}
-	return nil
+	return s.endStream(c.out, c.head, &q.common, u, true, h)
 }
 
 // begin sends the role chunks, one per choice, and what is echoed.
@@ -350,7 +294,7 @@ func (c *chatReply) begin() error {
 		b = append(b, `,"content":""},"logprobs":null,"finish_reason":null}]`...)
 		b = c.appendRunningUsage(b, 0)
 		b = append(b, `,"prompt_token_ids":`...)
-		b = appendIDs(b, c.returned(c.prompt))
+		b = appendIDs(b, c.q.returned(c.prompt))
 		b = append(b, `,"prompt_text":`...)
 		b = c.appendPromptText(b)
 		c.buf = append(b, '}')
@@ -420,7 +364,7 @@ func (c *chatReply) deltaEvent(ch *chatStreamChoice, d delta, h *handlePlacer) e
 		b = append(b, "null"...)
 	}
 	b = append(b, `,"token_ids":`...)
-	b = appendIDs(b, c.returned(d.tokens))
+	b = appendIDs(b, c.q.returned(d.tokens))
 	if final && c.s.rel.weightVersions {
 		b = append(b, `,"weight_versions":null`...)
 	}
@@ -490,13 +434,4 @@ func appendCallDelta(b []byte, call callDelta) []byte {
 		b = appendString(b, call.arguments)
 	}
 	return append(b, `}}`...)
-}
-
-// failWhole answers a request whose generation failed. Nothing is said to a client that has gone.
-func (s *Server) failWhole(out *output, err error) {
-	if out.ctx.Err() != nil || errors.Is(err, context.Canceled) {
-		return
-	}
-	e := s.engineError(err)
-	out.document(e.status, e.json())
 }

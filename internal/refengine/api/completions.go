@@ -1,7 +1,6 @@
 package api
 
 import (
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,20 +9,18 @@ import (
 	"github.com/tarik-kv/tarik/internal/refengine/engine"
 )
 
-func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
+// completions serves POST /v1/completions.
+func (s *Server) completions(w http.ResponseWriter, r *http.Request) *apiError {
 	body, f, err := s.receive(w, r)
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	q, err := decodeCompletion(body, s.rel)
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	if err := s.checkModel(q.model); err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	c := &completionReply{
 		s: s, q: q, id: "cmpl-" + s.requestID(r, q.requestID), created: s.now().Unix(),
@@ -32,8 +29,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	for _, p := range q.prompts {
 		ids, text, err := s.completionPrompt(q, p)
 		if err != nil {
-			s.refuse(w, r, err)
-			return
+			return err
 		}
 		if q.returnTokenIDs {
 			text = "" // echo gives the ids instead
@@ -45,12 +41,11 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		q.maxTokens = 1
 	}
 	if err := q.check(); err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	out := newOutput(r.Context(), w, f)
 	if s.replaced(out, q.stream) {
-		return
+		return nil
 	}
 	c.out = out
 	c.head = appendReplyHead(nil, c.id, "text_completion", c.created, s.opts.ModelName)
@@ -62,15 +57,15 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	}
 	run, subErr := start(s.opts.Engine, reqs, seqs)
 	if subErr != nil {
-		s.refuse(w, r, s.engineError(subErr))
-		return
+		return s.engineError(subErr)
 	}
 	defer run.close()
 	if q.stream {
-		c.stream(run)
+		s.stream(out, func() error { return c.events(run) })
 	} else {
 		c.whole(run)
 	}
+	return nil
 }
 
 // completionReply is one completion request on its way out. Choice i belongs to prompt i / n.
@@ -169,11 +164,11 @@ func (c *completionReply) appendChoice(b []byte, index int, ch *completionChoice
 	b = append(b, `,"stop_reason":`...)
 	b = appendRaw(b, ch.last.stopReason)
 	b = append(b, `,"token_ids":`...)
-	b = appendIDs(b, c.returned(ch.tokens))
+	b = appendIDs(b, c.q.returned(ch.tokens))
 	b = append(b, `,"prompt_logprobs":`...)
 	b = c.s.appendPromptLogprobs(b, ch.prompt, c.q.promptLogprobs >= 0)
 	b = append(b, `,"prompt_token_ids":`...)
-	b = appendIDs(b, c.returned(c.prompts[p]))
+	b = appendIDs(b, c.q.returned(c.prompts[p]))
 	b = append(b, `,"routed_experts":null`...)
 	if c.s.rel.weightVersions {
 		b = append(b, `,"weight_versions":null`...)
@@ -190,33 +185,6 @@ func (c *completionReply) echo(p int, text string, tokens []int32, probs, prompt
 		prompt = make([][]engine.TokenLogprob, len(c.prompts[p]))
 	}
 	return c.texts[p] + text, slices.Concat(c.prompts[p], tokens), slices.Concat(prompt, probs)
-}
-
-func (c *completionReply) returned(ids []int32) []int32 {
-	if !c.q.returnTokenIDs {
-		return nil
-	}
-	if ids == nil {
-		return []int32{}
-	}
-	return ids
-}
-
-func (c *completionReply) stream(run *run) {
-	if c.out.open() != nil {
-		return
-	}
-	err := c.out.wait()
-	if err == nil {
-		err = c.events(run)
-	}
-	switch {
-	case err == nil:
-		_ = c.out.done() // the client is gone: nobody to tell
-	case errors.Is(err, errOver), c.out.ctx.Err() != nil:
-	default:
-		_ = c.out.fail(c.s.engineError(err)) // the client is gone: nobody to tell
-	}
 }
 
 // completionStreamChoice is what a stream remembers of one choice.
@@ -245,28 +213,7 @@ func (c *completionReply) events(run *run) error {
 			return err
 		}
 	}
-	if q.includeUsage {
-		b := append(c.buf[:0], c.head...)
-		b = append(b, `],"usage":`...)
-		b = s.appendFinalUsage(b, u, false)
-		b = append(b, `,"system_fingerprint":`...)
-		b = appendString(b, s.fingerprint)
-		if h.inUsage() {
-			b = append(b, ',')
-			b = appendParams(b, h.params)
-		}
-		c.buf = append(b, '}')
-		if err := c.out.event(c.buf); err != nil {
-			return err
-		}
-	}
-	if h.inOwn() {
-		b := append(c.buf[:0], c.head...)
-		b = append(b, `],`...)
-		c.buf = append(appendParams(b, h.params), '}')
-		return c.out.event(c.buf)
-	}
-	return nil
+	return s.endStream(c.out, c.head, &q.common, u, false, h)
 }
 
 func (c *completionReply) deltaEvent(ch *completionStreamChoice, d delta, h *handlePlacer) error {
@@ -275,7 +222,7 @@ func (c *completionReply) deltaEvent(ch *completionStreamChoice, d delta, h *han
 	text, tokens, probs := d.text, d.tokens, d.logprobs
 	var prompt []int32
 	if d.first {
-		prompt = c.returned(c.prompts[p])
+		prompt = c.q.returned(c.prompts[p])
 		if q.echo {
 			text, tokens, probs = c.echo(p, text, tokens, probs, d.promptLogprobs)
 			prompt = c.prompts[p]
@@ -302,7 +249,7 @@ func (c *completionReply) deltaEvent(ch *completionStreamChoice, d delta, h *han
 	b = append(b, `,"prompt_token_ids":`...)
 	b = appendIDs(b, prompt)
 	b = append(b, `,"token_ids":`...)
-	b = appendIDs(b, c.returned(d.tokens))
+	b = appendIDs(b, c.q.returned(d.tokens))
 	if c.s.rel.weightVersions {
 		b = append(b, `,"weight_versions":null`...)
 	}

@@ -49,6 +49,17 @@ func (f *fields) raw(name string) json.RawMessage {
 	return v
 }
 
+// only returns the named members.
+func (f *fields) only(names []string) *fields {
+	m := make(map[string]json.RawMessage, len(names))
+	for _, name := range names {
+		if v, ok := f.m[name]; ok {
+			m[name] = v
+		}
+	}
+	return &fields{m: m}
+}
+
 func (f *fields) has(name string) bool { return f.raw(name) != nil }
 
 func (f *fields) fail(name, kind, message string) {
@@ -180,20 +191,35 @@ func (f *fields) ids(name string) []int32 {
 	return out
 }
 
+// parseIDs reads a JSON list of integers. v is valid JSON. Lists are long: nothing is allocated but the ids.
 func parseIDs(v json.RawMessage) ([]int32, bool) {
-	var list []json.RawMessage
-	if json.Unmarshal(v, &list) != nil {
+	if len(v) == 0 || v[0] != '[' {
 		return nil, false
 	}
-	out := make([]int32, len(list))
-	for i, x := range list {
-		n, err := strconv.ParseInt(string(x), 10, 32)
-		if err != nil {
+	out := make([]int32, 0, bytes.Count(v, []byte(","))+1)
+	for i := 1; i < len(v); {
+		switch c := v[i]; {
+		case c == ' ' || c == ',' || c == '\n' || c == '\r' || c == '\t':
+			i++
+		case c == ']':
+			return out, true
+		case c == '-' || c >= '0' && c <= '9':
+			from := i
+			for i++; i < len(v) && v[i] >= '0' && v[i] <= '9'; i++ {
+			}
+			if c := v[i]; c == '.' || c == 'e' || c == 'E' {
+				return nil, false
+			}
+			n, err := strconv.ParseInt(string(v[from:i]), 10, 32)
+			if err != nil {
+				return nil, false
+			}
+			out = append(out, int32(n))
+		default:
 			return nil, false
 		}
-		out[i] = int32(n)
 	}
-	return out, true
+	return nil, false
 }
 
 // object reads a member that must be a JSON object.

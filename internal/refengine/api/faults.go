@@ -41,13 +41,14 @@ type Faults struct {
 	OneByte     bool          // every byte is its own write …
 	ByteDelay   time.Duration // … and waits so long before the next
 	CRLF        bool          // streams: lines end in CR LF
+	NoSpace     bool          // streams: no space after "data:"
 }
 
 // ParseFaults adds the faults named in text to f:
 //
 //	handle=finish|first|usage|own|none   null-params   status=503
 //	error-at=3   cut-at=3   comments=1   keep-alive=50ms   interval=4
-//	finish-error   first-delay=200ms   garbage   one-byte[=1ms]   crlf
+//	finish-error   first-delay=200ms   garbage   one-byte[=1ms]   crlf   no-space
 //
 // An unknown name or a value that does not fit is an error, so that a test does not run without its fault.
 func ParseFaults(f Faults, text string) (Faults, error) {
@@ -93,6 +94,8 @@ func ParseFaults(f Faults, text string) (Faults, error) {
 			}
 		case "crlf":
 			f.CRLF, err = parseSwitch(value)
+		case "no-space":
+			f.NoSpace, err = parseSwitch(value)
 		default:
 			err = fmt.Errorf("no such fault")
 		}

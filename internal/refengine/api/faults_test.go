@@ -26,10 +26,10 @@ func withHandle(text string) []engine.Output {
 
 func TestParseFaults(t *testing.T) {
 	t.Parallel()
-	got, err := ParseFaults(Faults{Comments: 9}, "handle=own, null-params,status=503,error-at=3,cut-at=4,keep-alive=50ms,interval=2,finish-error,first-delay=1s,garbage=false,one-byte=1ms,crlf")
+	got, err := ParseFaults(Faults{Comments: 9}, "handle=own, null-params,status=503,error-at=3,cut-at=4,keep-alive=50ms,interval=2,finish-error,first-delay=1s,garbage=false,one-byte=1ms,crlf,no-space")
 	want := Faults{
 		Handle: HandleOwn, NullParams: true, Status: 503, ErrorAt: 3, CutAt: 4, Comments: 9, KeepAlive: 50 * time.Millisecond, Interval: 2,
-		FinishError: true, FirstDelay: time.Second, OneByte: true, ByteDelay: time.Millisecond, CRLF: true,
+		FinishError: true, FirstDelay: time.Second, OneByte: true, ByteDelay: time.Millisecond, CRLF: true, NoSpace: true,
 	}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, d)
@@ -99,6 +99,7 @@ func TestFaultsOfStreams(t *testing.T) {
 		{"", says("abc", engine.FinishLength), "role\na\nb\nc\n[DONE]\n"},
 		{"error-at=1", says("abc", engine.FinishLength), internal + "\n[DONE]\n"},
 		{"error-at=3", says("abc", engine.FinishLength), "role\na\n" + internal + "\n[DONE]\n"},
+		{"comments=1,error-at=1", says("abc", engine.FinishLength), ": keep-alive\n" + internal + "\n[DONE]\n"}, // A06
 		{"comments=2", says("abc", engine.FinishLength), ": keep-alive\nrole\na\n: keep-alive\nb\nc\n[DONE]\n"},
 		{"interval=2", says("abcdef", engine.FinishLength), "role\na\nbc\nde\nf\n[DONE]\n"},
 		{"interval=100", says("abcdef", engine.FinishLength), "role\na\nbcdef\n[DONE]\n"},
@@ -134,13 +135,17 @@ func TestFaultsOfStreams(t *testing.T) {
 	}
 }
 
-func TestFaultCRLF(t *testing.T) {
+func TestFaultLineForms(t *testing.T) {
 	t.Parallel()
 	script := says("ab", engine.FinishLength)
-	s := newTestServer(t, "", &fakeBackend{scripts: [][]engine.Output{script, script}}, nil)
+	s := newTestServer(t, "", &fakeBackend{scripts: [][]engine.Output{script, script, script}}, nil)
 	plain := post(t, s, "/v1/completions", `{"stream":true,"prompt":"x"}`, "X-Request-Id", "r").Body.String()
 	crlf := post(t, s, "/v1/completions", `{"stream":true,"prompt":"x"}`, "X-Request-Id", "r", FaultHeader, "crlf").Body.String()
 	if d := cmp.Diff(strings.ReplaceAll(plain, "\n", "\r\n"), crlf); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	tight := post(t, s, "/v1/completions", `{"stream":true,"prompt":"x"}`, "X-Request-Id", "r", FaultHeader, "no-space").Body.String()
+	if d := cmp.Diff(strings.ReplaceAll(plain, "data: ", "data:"), tight); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 }

@@ -237,7 +237,7 @@ func TestEmptyDeltas(t *testing.T) {
 	}
 }
 
-// Ids are those of §2.5: the client's id, the prompt's number, the choice's number, a random tail.
+// Ids are made of the client's id, the prompt's number, the choice's number, a random tail.
 func TestRequestIDs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

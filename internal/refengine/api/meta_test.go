@@ -115,3 +115,23 @@ func TestContinueFinalMessage(t *testing.T) {
 		t.Errorf("message (-want +got):\n%s", d)
 	}
 }
+
+func TestEchoStreamed(t *testing.T) {
+	t.Parallel()
+	backend := &fakeBackend{scripts: [][]engine.Output{says("x", engine.FinishLength)}}
+	w := post(t, newTestServer(t, "0.33.0", backend, nil), "/v1/chat/completions",
+		`{"stream":true,"stream_options":{"continuous_usage_stats":true},"add_generation_prompt":false,"continue_final_message":true,"echo":true,`+
+			`"return_prompt_text":true,"messages":[{"content":"so far","role":"assistant"}]}`, "X-Request-Id", "r")
+	const head = `{"id":"chatcmpl-r","object":"chat.completion.chunk","created":1795984206,"model":"smollm2","choices":[{"index":0,"delta":`
+	const usage = `"usage":{"prompt_tokens":18,"total_tokens":18,"completion_tokens":0,"completion_tokens_details":null}`
+	want := []string{
+		head + `{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],` + usage + `,"prompt_token_ids":null,"prompt_text":"{\"content\":\"so far"}`,
+		head + `{"content":"so far"},"logprobs":null,"finish_reason":null}],` + usage + `}`,
+	}
+	if d := cmp.Diff(want, dataEvents(w.Body.String())[:2]); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if got := backend.requests[0].PromptLogprobs; got != 0 {
+		t.Errorf("PromptLogprobs = %d, want 0: echo asks for them", got)
+	}
+}

@@ -138,7 +138,9 @@ func TestPair(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	exact := func(kv string) string { return strings.TrimSuffix(kv, "}") + `,"prompt_token_ids":` + string(ids) + `}` }
+	exact := func(kv string) string {
+		return strings.TrimSuffix(kv, "}") + `,"prompt_token_ids":` + string(ids) + `}`
+	}
 	want = ask(t, alone, chatBody(history, exact(`{"x":0`), stream))
 	a = ask(t, p, chatBody(history, exact(string(handle)), one))
 	got = ask(t, d, chatBody(history, exact(string(a.KV)), stream))

@@ -101,10 +101,9 @@ func (p *messageParser) addContent(d *messageDelta, text string) {
 		return
 	}
 	p.space += text
-	if strings.TrimSpace(p.space) != "" {
-		d.content += p.space
-		p.space = ""
-	}
+	said := strings.TrimRight(p.space, " \t\r\n")
+	d.content += said
+	p.space = p.space[len(said):]
 }
 
 // held is how many bytes at the end of rest could be the beginning of mark.

@@ -3,25 +3,23 @@ package api
 import "net/http"
 
 // scaleOut guards an endpoint that needs --enable-scale-out since 0.30.
-func (s *Server) scaleOut(h http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+func (s *Server) scaleOut(h apiHandler) apiHandler {
+	return func(w http.ResponseWriter, r *http.Request) *apiError {
 		if s.rel.scaleOutFlag && !s.opts.EnableScaleOut {
-			writeError(w, &apiError{
+			return &apiError{
 				http.StatusForbidden, "PermissionDeniedError",
 				"Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.", "",
-			})
-			return
+			}
 		}
-		h(w, r)
+		return h(w, r)
 	}
 }
 
 // renderChatRoute says what the chat endpoint would have sent to the engine.
-func (s *Server) renderChatRoute(w http.ResponseWriter, r *http.Request) {
+func (s *Server) renderChatRoute(w http.ResponseWriter, r *http.Request) *apiError {
 	body, _, err := s.receive(w, r)
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	q, err := decodeChat(body, s.rel)
 	if err == nil {
@@ -38,8 +36,7 @@ func (s *Server) renderChatRoute(w http.ResponseWriter, r *http.Request) {
 		err = q.check()
 	}
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	b := s.appendRendered(nil, "chatcmpl-"+s.requestID(r, q.requestID), ids, &q.common, func(b []byte) []byte {
 		b = append(b, `{"tools":`...)
@@ -57,22 +54,21 @@ func (s *Server) renderChatRoute(w http.ResponseWriter, r *http.Request) {
 		return append(b, `},"history_tool_call_cnt":0}`...)
 	})
 	writeJSON(w, http.StatusOK, b)
+	return nil
 }
 
 // renderCompletionRoute is the same for completions: a list with one entry per prompt.
-func (s *Server) renderCompletionRoute(w http.ResponseWriter, r *http.Request) {
+func (s *Server) renderCompletionRoute(w http.ResponseWriter, r *http.Request) *apiError {
 	body, _, err := s.receive(w, r)
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	q, err := decodeCompletion(body, s.rel)
 	if err == nil {
 		err = s.checkModel(q.model)
 	}
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	id := "cmpl-" + s.requestID(r, q.requestID)
 	b := []byte{'['}
@@ -84,8 +80,7 @@ func (s *Server) renderCompletionRoute(w http.ResponseWriter, r *http.Request) {
 			err = c.check()
 		}
 		if err != nil {
-			s.refuse(w, r, err)
-			return
+			return err
 		}
 		if i > 0 {
 			b = append(b, ',')
@@ -93,6 +88,7 @@ func (s *Server) renderCompletionRoute(w http.ResponseWriter, r *http.Request) {
 		b = s.appendRendered(b, id, ids, &q.common, func(b []byte) []byte { return append(b, "null"...) })
 	}
 	writeJSON(w, http.StatusOK, append(b, ']'))
+	return nil
 }
 
 // appendRendered appends one rendered request.

@@ -52,6 +52,17 @@ type common struct {
 	streamOptions   json.RawMessage // as sent; render endpoints hand it back
 }
 
+// returned is ids if the request wants to see token ids, else nil.
+func (c *common) returned(ids []int32) []int32 {
+	switch {
+	case !c.returnTokenIDs:
+		return nil
+	case ids == nil:
+		return []int32{}
+	}
+	return ids
+}
+
 type chatRequest struct {
 	common
 	messages        []json.RawMessage
@@ -75,7 +86,6 @@ type chatRequest struct {
 type completionRequest struct {
 	common
 	prompts []prompt
-	list    bool // the prompt was a list of prompts
 	special bool // add_special_tokens
 }
 
@@ -249,6 +259,9 @@ func decodeChatFields(f *fields, rel release) (*chatRequest, *apiError) {
 		}
 	} else if n, ok := f.int("top_logprobs", 0); ok && (n > 0 || n == -1) {
 		f.refuse(invalidValue("top_logprobs", "when using `top_logprobs`, `logprobs` must be set to true."))
+	}
+	if q.echo && q.promptLogprobs < 0 {
+		q.promptLogprobs = max(q.logprobs, 0) // so in vLLM, and the whole prompt is computed for it
 	}
 	if n, ok := f.int("top_logprobs", 0); ok && n < -1 {
 		f.refuse(invalidValue("top_logprobs", "`top_logprobs` must be a positive value or -1."))
@@ -511,7 +524,6 @@ func (q *completionRequest) decodePrompt(f *fields) {
 		f.refuse(badRequest("prompt", "please provide at least one prompt"))
 		return
 	}
-	q.list = true
 	for _, item := range list {
 		if json.Unmarshal(item, &text) == nil && item[0] == '"' {
 			q.prompts = append(q.prompts, prompt{text: text})

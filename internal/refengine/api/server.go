@@ -45,7 +45,7 @@ type Options struct {
 
 	ModelName           string // served model name
 	Root                string // "root" in /v1/models: path or name the model was loaded by; "" is ModelName
-	Version             string // vLLM version imitated, "0.33.0"; "" is the newest known
+	Version             string // vLLM version imitated, "0.33.0"; "" is the engine's
 	PromptTokensDetails bool   // --enable-prompt-tokens-details
 	EnableScaleOut      bool   // --enable-scale-out
 	ReasoningParser     bool   // text up to </think> goes to "reasoning" if chat_template_kwargs.enable_thinking is true
@@ -97,6 +97,9 @@ func newServer(opts Options, text codec, render renderFunc) *Server {
 		opts.Root = opts.ModelName
 	}
 	config := opts.Engine.Config()
+	if opts.Version == "" {
+		opts.Version = config.Version
+	}
 	s := &Server{
 		opts:        opts,
 		config:      config,
@@ -123,6 +126,9 @@ func (r release) fingerprint(opts Options, c engine.Config) string {
 // Handler returns the HTTP handler of all endpoints.
 func (s *Server) Handler() http.Handler { return s.handler }
 
+// apiHandler answers a request, or returns why it did not.
+type apiHandler func(w http.ResponseWriter, r *http.Request) *apiError
+
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	handle := func(method, path string, h http.HandlerFunc) {
@@ -135,11 +141,13 @@ func (s *Server) routes() http.Handler {
 			h(w, r)
 		})
 	}
-	post := func(path string, h http.HandlerFunc) {
+	post := func(path string, h apiHandler) {
 		handle(http.MethodPost, path, s.counted(path, func(w http.ResponseWriter, r *http.Request) {
 			s.load.Add(1)
 			defer s.load.Add(-1)
-			h(w, r)
+			if err := h(w, r); err != nil && r.Context().Err() == nil {
+				writeError(w, err)
+			}
 		}))
 	}
 	get := func(path string, h http.HandlerFunc) { handle(http.MethodGet, path, h) }
@@ -153,7 +161,7 @@ func (s *Server) routes() http.Handler {
 	get("/version", s.version)
 	get("/health", s.health)
 	get("/ping", s.health)
-	handle(http.MethodGet, "/load", s.serverLoad)
+	get("/load", s.serverLoad)
 	get("/metrics", s.metricsHandler().ServeHTTP)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, &apiError{http.StatusNotFound, "Not Found", "Not Found", ""})
@@ -192,14 +200,6 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]byte, Faults
 		return nil, f, badRequest("", "There was an error parsing the body")
 	}
 	return body, f, nil
-}
-
-// refuse answers with an error. The body may not have been read, so the connection may be of no more use.
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, e *apiError) {
-	if r.Context().Err() != nil {
-		return
-	}
-	writeError(w, e)
 }
 
 func writeError(w http.ResponseWriter, e *apiError) { writeJSON(w, e.status, e.json()) }

@@ -66,16 +66,16 @@ func (o *output) open() error {
 // event sends one data event.
 func (o *output) event(data []byte) error {
 	o.events++
+	if o.f.Comments > 0 && (o.events-1)%o.f.Comments == 0 {
+		if err := o.comment(); err != nil {
+			return err
+		}
+	}
 	switch o.events {
 	case o.f.CutAt:
 		panic(http.ErrAbortHandler)
 	case o.f.ErrorAt:
 		return errors.Join(errOver, o.fail(internalError()))
-	}
-	if o.f.Comments > 0 && (o.events-1)%o.f.Comments == 0 {
-		if err := o.comment(); err != nil {
-			return err
-		}
 	}
 	return o.data(data)
 }
@@ -96,7 +96,10 @@ func (o *output) comment() error {
 }
 
 func (o *output) data(data []byte) error {
-	o.buf = append(o.buf[:0], "data: "...)
+	o.buf = append(o.buf[:0], "data:"...)
+	if !o.f.NoSpace {
+		o.buf = append(o.buf, ' ')
+	}
 	o.buf = append(o.buf, data...)
 	return o.finishLine()
 }

@@ -25,16 +25,15 @@ func templateRenderer(t Template) renderFunc {
 var errNoTemplate = errors.New("As of transformers v4.44, default chat template is no longer allowed, " + //nolint:staticcheck // vLLM's own words
 	"so you must provide a chat template if the tokenizer does not define one.")
 
-func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
+// tokenize serves POST /tokenize.
+func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) *apiError {
 	body, _, err := s.receive(w, r)
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	ids, err := s.tokenizeBody(body)
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	b := append([]byte(nil), `{"count":`...)
 	b = appendInt(b, len(ids.ids))
@@ -56,6 +55,13 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 		b = append(b, "null"...)
 	}
 	writeJSON(w, http.StatusOK, append(b, '}'))
+	return nil
+}
+
+// tokenizeMembers are the members of a chat request that /tokenize knows. reasoning_effort and documents are
+// not among them, so it may give another prompt than the chat endpoint.
+var tokenizeMembers = []string{
+	"messages", "tools", "add_generation_prompt", "continue_final_message", "add_special_tokens", "chat_template", "chat_template_kwargs",
 }
 
 type tokenized struct {
@@ -79,8 +85,7 @@ func (s *Server) tokenizeBody(body []byte) (tokenized, *apiError) {
 		return t, err
 	}
 	if f.has("messages") {
-		delete(f.m, "kv_transfer_params") // not a field here
-		q, err := decodeChatFields(f, s.rel)
+		q, err := decodeChatFields(f.only(tokenizeMembers), s.rel)
 		if err != nil {
 			return t, err
 		}
@@ -112,16 +117,15 @@ func (s *Server) encode(text string, special bool) []int32 {
 	return append(ids, s.text.Encode(text)...)
 }
 
-func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {
+// detokenize serves POST /detokenize.
+func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) *apiError {
 	body, _, err := s.receive(w, r)
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	f, err := parseFields(body)
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return err
 	}
 	model, _ := f.string("model")
 	if !f.has("tokens") {
@@ -137,9 +141,9 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if f.err != nil {
-		s.refuse(w, r, f.err)
-		return
+		return f.err
 	}
 	b := append([]byte(nil), `{"prompt":`...)
 	writeJSON(w, http.StatusOK, append(appendString(b, s.text.Decode(ids, false)), '}'))
+	return nil
 }

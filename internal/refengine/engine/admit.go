@@ -41,6 +41,10 @@ func (c *core) admit(now time.Duration, s *seq, budget int) (n int, ok bool) {
 	}
 	for _, id := range hits {
 		c.pool.touch(id)
+		s.tainted = s.tainted || c.pool.blocks[id].content.bad
+	}
+	if s.tainted {
+		c.stats.PoisonedHits++
 	}
 	s.blocks, s.hashedBlocks, s.computed = append([]int(nil), hits...), len(hits), h
 	for range fresh {

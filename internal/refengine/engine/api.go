@@ -104,7 +104,8 @@ type Faults struct {
 	LinkBytesPerSecond float64       // bandwidth of this engine's READs, shared by all of them; 0: unlimited
 	LinkLatency        time.Duration // added once per READ
 	StepCost           time.Duration // simulated compute time of a step …
-	PrefillTokenCost   time.Duration // … and of each prompt token in it
+	PrefillTokenCost   time.Duration // … of each prompt token in it …
+	ContextCost        time.Duration // … and of each prompt token per thousand tokens before it
 
 	SyncScheduling bool // off: async scheduling, where EOS leaves remote_num_tokens = prompt + reply
 	DraftTokens    int  // speculative drafts counted in remote_num_tokens beyond what is valid
@@ -114,6 +115,7 @@ type Faults struct {
 	HandshakeDelay time.Duration // this engine answers handshakes that late
 	SilentSide     bool          // the side channel accepts connections and never answers
 	StalePeers     bool          // transfers to an address fail for ever once its engine was replaced
+	LazyWake       bool          // after a failed load under "recompute" an idle engine sleeps until the next request
 	LoadViaCPU     bool          // GPU platform with kv_buffer_device "cpu": pulls are never started
 	ClockEpoch     time.Duration // added to the engine's clock; changing it makes the clock jump
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tarik-kv/tarik/internal/refengine/model"
@@ -56,6 +57,7 @@ type core struct {
 
 	queued    []*readJob          // admitted in this step, to be started after it
 	jobs      map[string]*readJob // queued or running, by request id
+	drowsy    bool                // LazyWake: nothing is scheduled from idle before the next request
 	beating   bool                // a heartbeat round is due …
 	nextBeat  time.Duration       // … at this time
 	unwritten []tail              // last tokens still being written by the step in flight
@@ -70,8 +72,9 @@ type core struct {
 type tail struct {
 	rid   string
 	chunk model.Chunk
-	fills int       // block that the token completes; 0: none
-	hash  blockHash // of that block
+	block int       // where the token goes
+	full  bool      // it completes the block …
+	hash  blockHash // … which is then this one
 }
 
 // plan is one step.
@@ -80,6 +83,7 @@ type plan struct {
 	chunks  []model.Chunk // entries' chunks, then tails'
 	tails   []tail
 	prefill int // prompt tokens in it
+	context int // sum over these of the tokens before them
 }
 
 type planEntry struct {
@@ -160,6 +164,7 @@ func (c *core) submit(now time.Duration, r Request, sink func(Output)) error {
 		}
 	}
 	c.arrived++
+	c.drowsy = false
 	s := &seq{
 		req: r, params: params, arrival: c.arrived, sink: sink,
 		ids: append(make([]int32, 0, len(r.Prompt)+min(r.MaxTokens, 1024)), r.Prompt...),
@@ -190,7 +195,7 @@ func (c *core) abort(now time.Duration, id string) {
 // schedule plans the next step: running requests first, then waiting ones, within the token budget.
 // It returns nil if there is nothing to compute.
 func (c *core) schedule(now time.Duration) *plan {
-	if c.dead != nil {
+	if c.dead != nil || c.drowsy && len(c.running) == 0 {
 		return nil
 	}
 	p := &plan{}
@@ -264,7 +269,10 @@ func (c *core) plan(now time.Duration, p *plan, s *seq, n int) {
 		Blocks: s.blocks,
 		Logits: logits,
 	})
-	p.prefill += min(n, max(0, s.prompt()-s.computed))
+	if prompt := min(n, s.prompt()-s.computed); prompt > 0 {
+		p.prefill += prompt
+		p.context += prompt*s.computed + prompt*(prompt-1)/2
+	}
 }
 
 func (s *seq) wantsPromptLogprobs() bool {
@@ -287,7 +295,7 @@ func (c *core) grow(s *seq, tokens int) bool {
 func (c *core) preempt(s *seq) {
 	c.running = remove(c.running, s)
 	c.freeBlocks(s)
-	s.state, s.computed = seqWaiting, 0
+	s.state, s.computed, s.tainted = seqWaiting, 0, false
 	s.preemptions++
 	c.stats.Preemptions++
 	c.waiting = insertByArrival(c.waiting, s)
@@ -328,6 +336,16 @@ func (c *core) cacheBlocks(s *seq, tokens int) {
 	}
 }
 
+// noteContent records what the blocks hold that s computed into, from position from on.
+func (c *core) noteContent(s *seq, from int) {
+	for b := from / c.cfg.blockSize; b*c.cfg.blockSize < s.computed; b++ {
+		k := &c.pool.blocks[s.blocks[b]].content
+		k.parent = s.parent(b, c.cfg.blockSize)
+		k.tokens = slices.Clone(s.ids[b*c.cfg.blockSize : min(s.computed, (b+1)*c.cfg.blockSize)])
+		k.bad = k.bad || s.tainted
+	}
+}
+
 // commit takes a step's logits, one [rows*vocab] per chunk of the plan.
 func (c *core) commit(now time.Duration, p *plan, logits [][]float32) {
 	iteration, emitted := 0, false
@@ -338,6 +356,7 @@ func (c *core) commit(now time.Duration, p *plan, logits [][]float32) {
 		}
 		from := s.computed
 		s.computed += e.n
+		c.noteContent(s, from)
 		c.cacheBlocks(s, s.computed)
 		rows := logits[i]
 		if s.wantsPromptLogprobs() {
@@ -350,8 +369,13 @@ func (c *core) commit(now time.Duration, p *plan, logits [][]float32) {
 		emitted = true
 	}
 	for _, t := range p.tails {
-		if t.fills != 0 && c.pinByID[t.rid] != nil {
-			c.pool.setHash(t.fills, t.hash)
+		if c.pinByID[t.rid] == nil {
+			continue // released meanwhile
+		}
+		b := &c.pool.blocks[t.block].content
+		b.tokens = append(slices.Clip(b.tokens), t.chunk.Tokens...)
+		if t.full {
+			c.pool.setHash(t.block, t.hash)
 		}
 	}
 	if emitted {
@@ -424,10 +448,10 @@ func (c *core) banned(s *seq) []int32 {
 // checkStop says whether the newest token ends s, and with which stop token id.
 func (c *core) checkStop(s *seq, token int32) (FinishReason, *int32) {
 	if s.output() >= s.req.MinTokens {
-		if !s.req.IgnoreEOS && contains(c.cfg.eos, token) {
+		if !s.req.IgnoreEOS && slices.Contains(c.cfg.eos, token) {
 			return FinishStop, nil
 		}
-		if contains(s.req.StopTokenIDs, token) {
+		if slices.Contains(s.req.StopTokenIDs, token) {
 			return FinishStop, &token
 		}
 	}
@@ -435,15 +459,6 @@ func (c *core) checkStop(s *seq, token int32) (FinishReason, *int32) {
 		return FinishLength, nil
 	}
 	return FinishNone, nil
-}
-
-func contains(ids []int32, id int32) bool {
-	for _, v := range ids {
-		if v == id {
-			return true
-		}
-	}
-	return false
 }
 
 // countPrompt counts a prompt's tokens by source, at its first token: requests that fail do not count.

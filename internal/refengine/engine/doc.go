@@ -22,9 +22,10 @@
 //
 // # Concurrency
 //
-// All exported methods may be called from any goroutine. Two kinds of locks exist and never nest:
-// Engine.mu guards the core and is never held during a forward pass or I/O; one lock per block
-// guards that block's numbers, so that a READ of finished blocks is served in the middle of a step.
+// All exported methods may be called from any goroutine. Engine.mu guards the machine and is never held
+// during a forward pass, I/O or a log line; one lock per block guards that block's numbers, so that a READ
+// of finished blocks is served in the middle of a step. These and the small locks of the side channel do
+// not nest, except that a step holds the locks of all blocks it writes, taken in ascending order.
 //
 // # What it does not do
 //

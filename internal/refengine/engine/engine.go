@@ -26,10 +26,12 @@ type Engine struct {
 	stop    context.CancelFunc
 	loops   sync.WaitGroup
 	side    *sideChannel // nil: no connector
+	logs    *statLog     // nil: nobody listens; used by the loop only
 
 	mu     sync.Mutex
 	core   *core
-	closed error // ErrClosed or ErrKilled
+	closed error    // ErrClosed or ErrKilled
+	lines  []string // log lines of the machine, written once mu is free
 }
 
 var _ Compute = (*modelCompute)(nil)
@@ -58,6 +60,7 @@ func New(cfg Config, m *model.Model, eos []int32) (*Engine, error) {
 // NewCompute starts an engine on anything that computes. shape describes the model: its vocabulary, and
 // what two engines must have in common to read each other's blocks.
 func NewCompute(cfg Config, shape model.Config, compute Compute, eos []int32) (*Engine, error) {
+	logging := cfg.Logf != nil
 	cfg = cfg.withDefaults(shape)
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -73,6 +76,9 @@ func NewCompute(cfg Config, shape model.Config, compute Compute, eos []int32) (*
 		locks: make([]sync.RWMutex, cfg.Blocks),
 		wake:  make(chan struct{}, 1),
 	}
+	if logging {
+		e.logs = &statLog{}
+	}
 	if cfg.KV != nil && cfg.KV.EngineID != "" {
 		e.id = cfg.KV.EngineID
 	}
@@ -82,7 +88,7 @@ func NewCompute(cfg Config, shape model.Config, compute Compute, eos []int32) (*
 		release: rel, kv: cfg.KV, engineID: e.id, host: cfg.SideChannelHost,
 		blockSize: cfg.BlockSize, blocks: cfg.Blocks, maxModelLen: cfg.MaxModelLen,
 		maxBatched: cfg.MaxBatchedTokens, maxSeqs: cfg.MaxSeqs, prefixCache: cfg.PrefixCaching,
-		vocab: shape.VocabSize, eos: eos, logf: cfg.Logf,
+		vocab: shape.VocabSize, eos: eos, logf: e.logLater,
 	}
 	if cfg.KV != nil {
 		if e.side, err = newSideChannel(e, rel); err != nil {
@@ -148,16 +154,36 @@ func (e *Engine) clock() time.Duration {
 	return e.now()
 }
 
+// logLater keeps a line of the machine until mu is free.
+func (e *Engine) logLater(format string, args ...any) {
+	if e.logs != nil {
+		e.lines = append(e.lines, fmt.Sprintf(format, args...))
+	}
+}
+
+// locked runs f under mu and then writes the lines that the machine has left.
+func (e *Engine) locked(f func()) {
+	e.mu.Lock()
+	f()
+	lines := e.lines
+	e.lines = nil
+	e.mu.Unlock()
+	for _, line := range lines {
+		e.cfg.Logf("%s", line)
+	}
+}
+
 // Submit queues a request. The channel gets its outputs and is closed after the one with Finish set.
 // A reader may stop reading at any time; Abort then frees the request.
 func (e *Engine) Submit(r *Request) (<-chan Output, error) {
 	out := newOutlet(r.MaxTokens)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed != nil {
-		return nil, e.closed
-	}
-	if err := e.core.submit(e.now(), *r, out.put); err != nil {
+	var err error
+	e.locked(func() {
+		if err = e.closed; err == nil {
+			err = e.core.submit(e.now(), *r, out.put)
+		}
+	})
+	if err != nil {
 		return nil, err
 	}
 	e.Wake()
@@ -167,12 +193,12 @@ func (e *Engine) Submit(r *Request) (<-chan Output, error) {
 // Abort ends a request on behalf of the front end: a stop string matched or the client is gone. Nothing
 // is retained. Unknown and ended requests are ignored.
 func (e *Engine) Abort(id string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed == nil {
-		e.core.abort(e.now(), id)
-		e.Wake()
-	}
+	e.locked(func() {
+		if e.closed == nil {
+			e.core.abort(e.now(), id)
+		}
+	})
+	e.Wake()
 }
 
 // Wake makes the loop look at its clock. Only an engine with a Config.Now needs it, after time moved.
@@ -267,35 +293,54 @@ func (e *Engine) end(why error) error {
 	return nil
 }
 
+// round is what one look at the machine says to do.
+type round struct {
+	plan    *plan
+	effects []effect
+	faults  Faults
+	dead    bool
+	sleep   time.Duration // at most, if there is nothing to compute …
+	timed   bool          // … and if anything runs out at all
+}
+
+func (e *Engine) round() (r round) {
+	e.locked(func() {
+		if e.closed != nil {
+			return
+		}
+		now := e.now()
+		e.core.tick(now)
+		r.plan = e.core.schedule(now)
+		r.effects = e.core.takeEffects()
+		r.dead, r.faults = e.core.dead != nil, e.core.faults
+		wakeAt, timed := e.core.nextWake()
+		if e.logs != nil {
+			if at, ok := e.logs.note(now, e.core); ok && (!timed || at < wakeAt) {
+				wakeAt, timed = at, true
+			}
+		}
+		r.sleep, r.timed = wakeAt-now, timed
+	})
+	return r
+}
+
 // loop steps while there is work and otherwise sleeps until something happens or runs out.
 func (e *Engine) loop() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for e.ctx.Err() == nil {
-		e.mu.Lock()
-		if e.closed != nil {
-			e.mu.Unlock()
-			return
-		}
-		now := e.now()
-		e.core.tick(now)
-		p := e.core.schedule(now)
-		effects := e.core.takeEffects()
-		wakeAt, timed := e.core.nextWake()
-		dead := e.core.dead != nil
-		faults := e.core.faults
-		e.mu.Unlock()
-		if dead && e.side != nil {
+		r := e.round()
+		if r.dead && e.side != nil {
 			e.side.close() // the process exits
 		}
-		e.carryOut(effects)
-		if p != nil {
-			e.step(p, faults)
+		e.carryOut(r.effects)
+		if r.plan != nil {
+			e.step(r.plan, r.faults)
 			continue
 		}
 		timer.Reset(time.Hour)
-		if timed {
-			timer.Reset(max(0, wakeAt-now))
+		if r.timed {
+			timer.Reset(max(0, r.sleep))
 		}
 		select {
 		case <-e.wake:
@@ -315,14 +360,14 @@ func (e *Engine) step(p *plan, f Faults) {
 	for _, id := range written {
 		e.locks[id].Unlock()
 	}
-	e.pause(f.StepCost + time.Duration(p.prefill)*f.PrefillTokenCost)
-	e.mu.Lock()
+	e.pause(f.StepCost + time.Duration(p.prefill)*f.PrefillTokenCost + time.Duration(p.context)*f.ContextCost/1000)
 	var effects []effect
-	if e.closed == nil {
-		e.core.commit(e.now(), p, logits)
-		effects = e.core.takeEffects()
-	}
-	e.mu.Unlock()
+	e.locked(func() {
+		if e.closed == nil {
+			e.core.commit(e.now(), p, logits)
+			effects = e.core.takeEffects()
+		}
+	})
 	e.carryOut(effects)
 }
 

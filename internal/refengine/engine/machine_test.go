@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/tarik-kv/tarik/internal/refengine/model"
 )
 
 // world is several machines without shells, a clock, and a network whose transfers take as long as the
@@ -76,15 +78,21 @@ func (w *world) submit() {
 		r.PromptLogprobs = 0
 	}
 	out := []int32(nil)
+	var s *seq
+	tainted := false
 	err := n.core.submit(w.now, r, func(o Output) {
 		if !n.live[r.ID] {
 			w.t.Fatalf("%s speaks after its end", r.ID)
 		}
 		out = append(out, o.Tokens...)
+		tainted = tainted || s.tainted
 		if o.Finish == FinishNone {
 			return
 		}
 		delete(n.live, r.ID)
+		if want := w.greedy(n, prompt, len(out)); !tainted && !same(out, want) {
+			w.t.Fatalf("%s answers %v, want %v, and no wrong READ was noticed", r.ID, out, want)
+		}
 		if len(o.Params) > 0 {
 			w.handles = append(w.handles, worldHandle{o.Params, join(prompt, out)})
 			w.known = append(w.known, join(prompt, out))
@@ -93,7 +101,25 @@ func (w *world) submit() {
 	if err != nil {
 		w.t.Fatalf("submit: %v", err)
 	}
+	s = n.core.byID[r.ID]
 	n.live[r.ID] = true
+}
+
+// greedy is what a machine without any reuse answers.
+func (w *world) greedy(n *worldNode, prompt []int32, tokens int) []int32 {
+	bs := n.core.cfg.blockSize
+	m := newHashModel(len(prompt)/bs+4, bs)
+	table := make([]int, len(prompt)/bs+4)
+	for i := range table {
+		table[i] = i
+	}
+	seq, from := prompt, 0
+	for range tokens {
+		row := m.Forward([]model.Chunk{{Tokens: seq[from:], Start: from, Blocks: table, Logits: 1}})[0]
+		from = len(seq)
+		seq = join(seq, []int32{argmax(row)})
+	}
+	return seq[len(prompt):]
 }
 
 // step begins or ends a step of one node, so that events fall into the middle of steps.
@@ -170,6 +196,7 @@ func (w *world) landOne(k int, fails bool) {
 			n.core.readStarted(j.rid)
 			for i, id := range j.local {
 				copy(n.m.Block(id), owner.m.Block(src[i]))
+				rep.contents = append(rep.contents, owner.core.contents([]uint32{uint32(src[i])})...)
 			}
 			owner.core.notified(w.now, j.params.requestID+":1")
 		}

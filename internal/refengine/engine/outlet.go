@@ -1,11 +1,9 @@
 package engine
 
-import "sync"
-
 // outlet carries a request's outputs to its reader. Writing never blocks: a reader that falls behind
-// gets several steps merged into one Output, as from vLLM's own front end. One writer.
+// gets several steps merged into one Output, as from vLLM's own front end. One writer: the machine,
+// under Engine.mu.
 type outlet struct {
-	mu      sync.Mutex
 	ch      chan Output // its last place is kept for the last output
 	pending *Output     // newer than everything in ch
 	closed  bool
@@ -20,8 +18,6 @@ func newOutlet(maxTokens int) *outlet {
 
 // put sends o, and closes the channel after the last output.
 func (o *outlet) put(out Output) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	if o.closed {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // blockHash names the content of a full block: its tokens, all tokens before it and the salt.
@@ -35,6 +36,20 @@ type block struct {
 	hash       blockHash
 	sibling    int32 // next block with the same hash, 0 ends the list
 	prev, next int32 // neighbours in the free queue, while refs is 0
+	content    blockContent
+}
+
+// blockContent is what a block really holds, whatever it is hashed as. No real engine knows; here it
+// tells right reuse from wrong. Invariant: it changes only while the block has an owner.
+type blockContent struct {
+	parent blockHash // of all tokens before the block, and of the salt
+	tokens []int32   // at most a block; not modified
+	bad    bool      // computed from wrong KV, or read as something else
+}
+
+// serves says whether the block holds the KV that tokens need behind parent.
+func (b blockContent) serves(parent blockHash, tokens []int32) bool {
+	return !b.bad && b.parent == parent && len(tokens) <= len(b.tokens) && slices.Equal(tokens, b.tokens[:len(tokens)])
 }
 
 // blockPool hands out blocks and remembers which hold a known prefix.
@@ -94,7 +109,7 @@ func (p *blockPool) take() int {
 	}
 	p.dequeue(id)
 	p.unhash(id)
-	p.blocks[id].refs = 1
+	p.blocks[id].refs, p.blocks[id].content = 1, blockContent{}
 	return int(id)
 }
 

@@ -41,8 +41,10 @@ type peer struct {
 	blocked time.Duration // own clock
 	backoff time.Duration
 
-	mu   sync.Mutex
-	idle []net.Conn
+	mu       sync.Mutex
+	idle     []net.Conn
+	attempts int   // handshakes tried
+	failure  error // of the last one
 }
 
 func newReader(s *sideChannel) *reader {
@@ -53,20 +55,24 @@ func (r *reader) logf(format string, args ...any) { r.side.e.cfg.Logf(format, ar
 
 func (r *reader) peer(p *transferParams) (*peer, string) {
 	addr := net.JoinHostPort(p.host, p.port)
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	k := peerKey{p.engineID, addr}
+	r.mu.Lock()
 	q := r.peers[k]
+	var forgotten *peer
 	if q == nil {
 		if len(r.peers) >= maxPeersKnown {
 			for old, o := range r.peers { // any will do: it costs a handshake
 				delete(r.peers, old)
-				o.drain(r.side)
+				forgotten = o
 				break
 			}
 		}
 		q = &peer{turn: make(chan struct{}, 1)}
 		r.peers[k] = q
+	}
+	r.mu.Unlock()
+	if forgotten != nil {
+		forgotten.drain(r.side)
 	}
 	return q, addr
 }
@@ -123,8 +129,8 @@ func (r *reader) transfer(j *readJob) readReport {
 		rep.err = &readError{kind: "transfer_failed", err: net.ErrClosed}
 		return rep
 	}
-	c, posted, err := r.fetch(q, addr, meta, j.local, remote)
-	rep.xfer, rep.posted = e.clock()-now, posted
+	c, got, err := r.fetch(q, addr, meta, j.local, remote)
+	rep.xfer, rep.posted, rep.contents = e.clock()-now, got.posted, got.contents
 	if err != nil {
 		rep.err = &readError{kind: "transfer_setup_failed", err: err}
 		return rep
@@ -182,10 +188,14 @@ func (q *peer) unlock() { <-q.turn }
 // was registered anew or it was found broken.
 func (r *reader) shakeHands(q *peer, addr string, p *transferParams) (peerMeta, time.Duration, error) {
 	e, rel := r.side.e, r.side.release
+	before, _ := q.lastAttempt()
 	if !q.lock(r.side) {
 		return peerMeta{}, 0, &readError{kind: "handshake_failed", err: net.ErrClosed}
 	}
 	defer q.unlock()
+	if attempt, err := q.lastAttempt(); attempt != before && err != nil {
+		return peerMeta{}, 0, err // whoever waited for a handshake shares its end
+	}
 	now := e.clock()
 	switch {
 	case !q.known:
@@ -205,16 +215,26 @@ func (r *reader) shakeHands(q *peer, addr string, p *transferParams) (peerMeta, 
 	}
 	q.drain(r.side)
 	c, meta, offset, err := r.greet(addr, p)
-	if err != nil {
-		return peerMeta{}, 0, err
+	if err == nil {
+		if err = r.judge(meta, addr, p); err != nil {
+			r.side.drop(c)
+		}
 	}
-	if err := r.judge(meta, addr, p); err != nil {
-		r.side.drop(c)
+	q.mu.Lock()
+	q.attempts, q.failure = q.attempts+1, err
+	q.mu.Unlock()
+	if err != nil {
 		return peerMeta{}, 0, err
 	}
 	q.meta, q.offset, q.since, q.known, q.broken = meta, offset, now, true, false
 	q.keep(r.side, c)
 	return meta, offset, nil
+}
+
+func (q *peer) lastAttempt() (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.attempts, q.failure
 }
 
 // greet dials until somebody listens or the time is up, as ZMQ does, and asks for the metadata. The
@@ -298,32 +318,38 @@ func (r *reader) dial(addr string) (net.Conn, error) {
 
 // fetch reads remote blocks into local ones and returns the connection for the notification. A peer that
 // cannot be reached, or that is another incarnation, is marked broken.
-func (r *reader) fetch(q *peer, addr string, meta peerMeta, local, remote []int) (net.Conn, time.Duration, error) {
+func (r *reader) fetch(q *peer, addr string, meta peerMeta, local, remote []int) (net.Conn, fetched, error) {
 	c, reused, err := r.connect(q, addr)
-	var posted time.Duration
+	var got fetched
 	if err == nil {
-		posted, err = r.fetchOn(c, meta, local, remote)
+		got, err = r.fetchOn(c, meta, local, remote)
 		if err != nil && reused && r.side.ctx.Err() == nil { // the peer may have closed an idle connection
 			q.drain(r.side)
 			if c, err = r.dial(addr); err == nil {
-				posted, err = r.fetchOn(c, meta, local, remote)
+				got, err = r.fetchOn(c, meta, local, remote)
 			}
 		}
 	}
 	if err != nil {
 		r.markBroken(q)
-		return nil, 0, err
+		return nil, fetched{}, err
 	}
 	_ = c.SetDeadline(time.Time{})
 	if q.lock(r.side) {
 		q.backoff = 0
 		q.unlock()
 	}
-	return c, posted, nil
+	return c, got, nil
 }
 
-// fetchOn reads blocks over one connection, which it drops on failure. posted is how long asking took.
-func (r *reader) fetchOn(c net.Conn, meta peerMeta, local, remote []int) (posted time.Duration, err error) {
+// fetched is what a READ brought besides the numbers.
+type fetched struct {
+	posted   time.Duration // until all of it was asked for
+	contents []blockContent
+}
+
+// fetchOn reads blocks over one connection, which it drops on failure.
+func (r *reader) fetchOn(c net.Conn, meta peerMeta, local, remote []int) (got fetched, err error) {
 	defer func() {
 		if err != nil {
 			r.side.drop(c)
@@ -339,57 +365,68 @@ func (r *reader) fetchOn(c net.Conn, meta peerMeta, local, remote []int) (posted
 		}
 		_ = c.SetDeadline(time.Now().Add(answerTimeout))
 		if err := writeFrame(c, frameRead, m.encode()); err != nil {
-			return 0, err
+			return got, err
 		}
-		posted += time.Since(start)
-		if err := r.receive(c, &buf, local[:n], int(meta.blockFloats)); err != nil {
-			return 0, err
+		got.posted += time.Since(start)
+		contents, err := r.receive(c, &buf, local[:n], int(meta.blockFloats))
+		if err != nil {
+			return got, err
 		}
+		got.contents = append(got.contents, contents...)
 		local, remote = local[n:], remote[n:]
 	}
-	return posted, nil
+	return got, nil
 }
 
-// receive takes the answer to one read request. Frames come in order.
-func (r *reader) receive(c net.Conn, buf *[]byte, local []int, blockFloats int) error {
-	index, offset := 0, 0
+// receive takes the answer to one read request. Frames come in order: a block's data, then its content.
+func (r *reader) receive(c net.Conn, buf *[]byte, local []int, blockFloats int) ([]blockContent, error) {
+	contents := make([]blockContent, 0, len(local))
+	offset := 0
 	for {
 		_ = c.SetReadDeadline(time.Now().Add(answerTimeout))
 		kind, body, err := readFrame(c, buf)
 		if err != nil {
-			return err
+			return nil, err
 		}
+		index := len(contents)
 		switch kind {
 		case frameData:
 			h, floats, err := decodeData(body)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if index >= len(local) || int(h.index) != index || int(h.offset) != offset || len(floats) == 0 {
-				return fmt.Errorf("%w: data out of order", errFrame)
+				return nil, fmt.Errorf("%w: data out of order", errFrame)
 			}
 			if err := r.side.fill(local[index], offset, floats); err != nil {
-				return err
+				return nil, err
 			}
-			if offset += len(floats) / 4; offset == blockFloats {
-				index, offset = index+1, 0
-			}
+			offset += len(floats) / 4
 			if !r.side.pause(r.link.reserve(len(floats), r.side.e.faults().LinkBytesPerSecond)) {
-				return net.ErrClosed
+				return nil, net.ErrClosed
 			}
+		case frameContent:
+			m, err := decodeContent(body)
+			if err != nil {
+				return nil, err
+			}
+			if index >= len(local) || offset != blockFloats {
+				return nil, fmt.Errorf("%w: content out of order", errFrame)
+			}
+			contents, offset = append(contents, m), 0
 		case frameReadEnd:
 			m, err := decodeReadEnd(body)
 			switch {
 			case err != nil:
-				return err
+				return nil, err
 			case m.text != "":
-				return errors.New(m.text)
+				return nil, errors.New(m.text)
 			case index != len(local):
-				return fmt.Errorf("%w: %d of %d blocks came", errFrame, index, len(local))
+				return nil, fmt.Errorf("%w: %d of %d blocks came", errFrame, index, len(local))
 			}
-			return nil
+			return contents, nil
 		default:
-			return fmt.Errorf("%w: unexpected type %d", errFrame, kind)
+			return nil, fmt.Errorf("%w: unexpected type %d", errFrame, kind)
 		}
 	}
 }

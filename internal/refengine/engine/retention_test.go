@@ -289,7 +289,9 @@ func TestOldReaper(t *testing.T) {
 			c.Version, c.KV = version, roleD()
 			d := startNode(t, newNetwork(), c)
 			d.run(ids(14, 600), 1, `{"do_remote_decode":true}`)
+			d.mu.Lock()
 			d.core.pins[0].deadline += 450 * time.Second // as long as a TTL
+			d.mu.Unlock()
 			d.run(ids(15, 600), 1, `{"do_remote_decode":true}`)
 			time.Sleep(31 * time.Second)
 			equal(t, version, pinned(d), want)

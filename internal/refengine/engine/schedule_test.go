@@ -276,7 +276,8 @@ func TestTimes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := measured()
-		cfg.Faults.StepCost, cfg.Faults.PrefillTokenCost = time.Second, time.Millisecond
+		cfg.Faults.StepCost, cfg.Faults.PrefillTokenCost = time.Second, 501*time.Microsecond
+		cfg.Faults.ContextCost = 2 * time.Millisecond // 249.5 tokens stand before the mean prompt token: 499 µs
 		n := startNode(t, newNetwork(), cfg)
 		n.run(ids(1, 500), 3, "")
 		s := n.Snapshot()

@@ -33,6 +33,7 @@ type seq struct {
 	blocks       []int
 	hashes       []blockHash // of ids' full blocks, as far as they were needed
 	hashedBlocks int
+	tainted      bool // its KV is not that of its tokens
 
 	// The READ a parked request waits for.
 	pullEnd int // tokens covered when it is done: local hit + pulled
@@ -81,6 +82,14 @@ func (s *seq) blockHashes(n, blockSize int) []blockHash {
 		s.hashes = append(s.hashes, hashBlock(parent, s.ids[b*blockSize:(b+1)*blockSize], s.req.Salt))
 	}
 	return s.hashes[:n]
+}
+
+// parent names all that comes before block b, the salt included.
+func (s *seq) parent(b, blockSize int) blockHash {
+	if b == 0 {
+		return hashBlock(nil, nil, s.req.Salt)
+	}
+	return s.blockHashes(b, blockSize)[b-1]
 }
 
 // emit hands an output to the request's reader.

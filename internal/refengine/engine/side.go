@@ -263,14 +263,19 @@ func (s *sideChannel) answerRead(c net.Conn, m readRequest, buf []byte) ([]byte,
 	}
 	for i, id := range m.blocks {
 		for off := 0; off < s.blockFloats; off += dataFloats {
+			buf = openFrame(buf, frameData)
 			s.e.locks[id].RLock()
 			block := s.e.compute.Block(int(id))
-			buf = appendData(buf[:0], dataHeader{uint32(i), uint32(off)}, block[off:min(off+dataFloats, len(block))])
+			buf = appendData(buf, dataHeader{uint32(i), uint32(off)}, block[off:min(off+dataFloats, len(block))])
 			s.e.locks[id].RUnlock()
 			_ = c.SetWriteDeadline(time.Now().Add(answerTimeout))
-			if err := writeFrame(c, frameData, buf); err != nil {
+			buf = closeFrame(buf)
+			if _, err := c.Write(buf); err != nil {
 				return buf, err
 			}
+		}
+		if err := writeFrame(c, frameContent, s.e.content(id).encode()); err != nil {
+			return buf, err
 		}
 	}
 	return buf, writeFrame(c, frameReadEnd, readEnd{}.encode())
@@ -290,24 +295,31 @@ func (s *sideChannel) fill(id, offset int, floats []byte) error {
 	return nil
 }
 
-// notified passes a side-channel message to the machine.
-func (e *Engine) notified(text string) {
+// content describes a block to a reader.
+func (e *Engine) content(id uint32) blockContent {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed == nil {
-		e.core.notified(e.now(), text)
-		e.Wake()
-	}
+	return e.core.contents([]uint32{id})[0]
+}
+
+// notified passes a side-channel message to the machine.
+func (e *Engine) notified(text string) {
+	e.locked(func() {
+		if e.closed == nil {
+			e.core.notified(e.now(), text)
+		}
+	})
+	e.Wake()
 }
 
 // report passes the end of a READ to the machine.
 func (e *Engine) report(r readReport) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed == nil {
-		e.core.readDone(e.now(), r)
-		e.Wake()
-	}
+	e.locked(func() {
+		if e.closed == nil {
+			e.core.readDone(e.now(), r)
+		}
+	})
+	e.Wake()
 }
 
 // carryOut starts what the machine wants done on the side channel.

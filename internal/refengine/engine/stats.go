@@ -94,6 +94,10 @@ type Stats struct {
 	KVExpired                                         uint64    // nixl_num_kv_expired_reqs_total: leases and TTLs run out here, late reads declined here
 	NotificationsAfterExpiry                          uint64    // nixl_num_notifications_after_expiry_total
 
+	// Of the reference engine alone: what no real engine notices.
+	Misreads     uint64 // READs that brought KV of other tokens, another salt or a wrong context
+	PoisonedHits uint64 // requests that started from cached blocks such a READ had left
+
 	TTFT              Histogram // time_to_first_token_seconds
 	ITL               Histogram // inter_token_latency_seconds
 	TPOT              Histogram // request_time_per_output_token_seconds

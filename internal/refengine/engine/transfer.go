@@ -86,9 +86,10 @@ func phrasef(format string, args ...any) error { return phrase(fmt.Sprintf(forma
 // readReport is the end of a readJob.
 type readReport struct {
 	rid          string
-	err          error // nil: the blocks are filled
-	declined     bool  // not started: the handle is about to expire
-	notifyErr    error // the READ went well, telling the owner did not
+	err          error          // nil: the blocks are filled
+	declined     bool           // not started: the handle is about to expire
+	notifyErr    error          // the READ went well, telling the owner did not
+	contents     []blockContent // what the blocks hold, according to their owner
 	bytes        int64
 	descriptors  int
 	xfer, posted time.Duration // from the READ's start: until the last byte, until it was posted
@@ -214,10 +215,16 @@ func (c *core) stepInFlight(s *seq) {
 	if c.faults.SyncScheduling || s.output() >= s.req.MaxTokens || n >= c.cfg.maxModelLen || !c.grow(s, n) {
 		return
 	}
-	t := tail{rid: s.req.ID, chunk: model.Chunk{Tokens: s.ids[s.computed:], Start: s.computed, Blocks: s.blocks}}
+	b := (n - 1) / c.cfg.blockSize
+	t := tail{
+		rid: s.req.ID, block: s.blocks[b],
+		chunk: model.Chunk{Tokens: s.ids[s.computed:], Start: s.computed, Blocks: s.blocks},
+	}
+	if k := &c.pool.blocks[t.block].content; n%c.cfg.blockSize == 1 || c.cfg.blockSize == 1 {
+		*k = blockContent{parent: s.parent(b, c.cfg.blockSize), bad: s.tainted}
+	}
 	if n%c.cfg.blockSize == 0 && c.cfg.prefixCache {
-		t.fills = s.blocks[n/c.cfg.blockSize-1]
-		t.hash = s.blockHashes(n/c.cfg.blockSize, c.cfg.blockSize)[n/c.cfg.blockSize-1]
+		t.full, t.hash = true, s.blockHashes(b+1, c.cfg.blockSize)[b]
 	}
 	c.unwritten = append(c.unwritten, t)
 	s.computed = n
@@ -266,7 +273,10 @@ func (c *core) readDone(now time.Duration, r readReport) {
 		c.stats.KVExpired++
 		c.cfg.logf("WARNING Declining expired remote read for request %s from engine %s", r.rid, job.params.engineID)
 	case r.err != nil:
-		c.stats.FailedTransfers++
+		handshake := failure != nil && strings.HasPrefix(failure.kind, "handshake")
+		if !handshake || c.cfg.release.has(sinceCached) { // the same release began to count these
+			c.stats.FailedTransfers++
+		}
 		c.logFailure("transfer_failed", r.err, job)
 	case len(job.local) > 0:
 		c.stats.BytesTransferred.observe(float64(r.bytes))
@@ -290,10 +300,39 @@ func (c *core) readDone(now time.Duration, r readReport) {
 		c.loadFailed(now, s)
 		return
 	}
+	c.noteRead(s, job, r.contents)
 	c.cacheBlocks(s, job.end)
 	s.computed = min(job.end, len(s.ids)-1)
 	s.stage = fetchDone
 	c.unpark(s)
+}
+
+// noteRead records what a READ really brought. It changes nothing: vLLM does not look.
+func (c *core) noteRead(s *seq, j *readJob, contents []blockContent) {
+	first := c.blocksFor(j.end) - len(j.local)
+	wrong := false
+	for i, id := range j.local {
+		from := (first + i) * c.cfg.blockSize
+		need := s.ids[from:min(j.end, from+c.cfg.blockSize)]
+		k := contents[i]
+		if !k.serves(s.parent(first+i, c.cfg.blockSize), need) {
+			wrong, k.bad = true, true
+		}
+		c.pool.blocks[id].content = k
+	}
+	if wrong {
+		c.stats.Misreads++
+		s.tainted = true
+	}
+}
+
+// contents describes blocks to a reader.
+func (c *core) contents(ids []uint32) []blockContent {
+	out := make([]blockContent, len(ids))
+	for i, id := range ids {
+		out[i] = c.pool.blocks[id].content
+	}
+	return out
 }
 
 // logFailure writes vLLM's line about a failed transfer. The words of what failed come before the
@@ -331,7 +370,8 @@ func (c *core) loadFailed(now time.Duration, s *seq) {
 		return
 	}
 	c.cfg.logf("WARNING Recovered from KV load failure: 1 request(s) rescheduled (%d tokens affected).", affected)
-	s.stage = fetchNone
+	s.stage, s.tainted = fetchNone, false
+	c.drowsy = c.faults.LazyWake
 	if h := s.hashedBlocks * c.cfg.blockSize; h > 0 && !c.cfg.release.has(sinceOneFailure) {
 		c.pool.release(s.blocks[s.hashedBlocks:])
 		s.blocks = s.blocks[:s.hashedBlocks]

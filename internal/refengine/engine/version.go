@@ -16,7 +16,7 @@ const (
 	sinceMode       release = 28 // transfer_mode
 	sinceRanks      release = 29 // dcp_size, pp_size
 	sinceOneFailure release = 30 // failed receives reported per request: recompute always hangs
-	sinceCached     release = 31 // remote_prefill_cached_tokens; the reaper looks at all leases
+	sinceCached     release = 31 // remote_prefill_cached_tokens; the reaper looks at all leases; failed handshakes count
 	sinceCleanup    release = 32 // broken peers are cleaned up; four config keys are gone
 	sinceGeneration release = 33 // remote_registration_generation
 )

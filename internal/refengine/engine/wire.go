@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
+	"slices"
 )
 
 // The side channel speaks frames over one TCP connection:
@@ -17,7 +18,8 @@ import (
 // answers in order:
 //
 //	getMeta → meta               handshake, or a probe of the owner's clock
-//	read    → data… readEnd      one-sided: straight from pool memory
+//	read    → (data… content)… readEnd
+//	                             one-sided: straight from pool memory; content says what it was
 //	notify  → ack                "rid:n" or "HB:rid,rid…"
 //
 // Every length is bounded before memory is taken. Whatever is malformed ends that connection only.
@@ -29,14 +31,16 @@ const (
 	frameReadEnd
 	frameNotify
 	frameAck
+	frameContent
 )
 
 const (
-	frameHeader   = 5       // bytes
-	maxFrame      = 1 << 19 // bytes of type and payload
-	maxText       = 1 << 16 // bytes of one string
-	maxReadBlocks = 1 << 16 // block ids of one read request
-	dataFloats    = 1 << 16 // float32 of one data frame
+	frameHeader    = 5       // bytes
+	maxFrame       = 1 << 19 // bytes of type and payload
+	maxText        = 1 << 16 // bytes of one string
+	maxReadBlocks  = 1 << 16 // block ids of one read request
+	dataFloats     = 1 << 16 // float32 of one data frame
+	maxBlockTokens = 1 << 16 // tokens of one block
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -76,17 +80,21 @@ type readEnd struct{ text string }
 
 type notifyText struct{ text string }
 
+// openFrame begins a frame in buf; its payload is appended, and closeFrame completes it.
+func openFrame(buf []byte, kind byte) []byte { return append(buf[:0], 0, 0, 0, 0, kind) }
+
+func closeFrame(b []byte) []byte {
+	binary.LittleEndian.PutUint32(b, uint32(len(b)-4))
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[4:], castagnoli))
+}
+
 // writeFrame sends one frame; body is the payload's encoding.
 func writeFrame(w io.Writer, kind byte, body []byte) error {
 	if 1+len(body) > maxFrame {
 		return fmt.Errorf("%w: %d bytes", errFrame, len(body))
 	}
-	b := make([]byte, 0, frameHeader+len(body)+4)
-	b = binary.LittleEndian.AppendUint32(b, uint32(1+len(body)))
-	b = append(b, kind)
-	b = append(b, body...)
-	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[4:], castagnoli))
-	_, err := w.Write(b)
+	b := openFrame(make([]byte, 0, frameHeader+len(body)+4), kind)
+	_, err := w.Write(closeFrame(append(b, body...)))
 	return err
 }
 
@@ -238,8 +246,10 @@ func decodeRead(b []byte) (m readRequest, err error) {
 func appendData(b []byte, h dataHeader, floats []float32) []byte {
 	b = binary.LittleEndian.AppendUint32(b, h.index)
 	b = binary.LittleEndian.AppendUint32(b, h.offset)
-	for _, f := range floats {
-		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
+	start := len(b)
+	b = slices.Grow(b, 4*len(floats))[:start+4*len(floats)]
+	for i, f := range floats {
+		binary.LittleEndian.PutUint32(b[start+4*i:], math.Float32bits(f))
 	}
 	return b
 }
@@ -252,6 +262,36 @@ func decodeData(b []byte) (h dataHeader, floats []byte, err error) {
 		return h, nil, errFrame
 	}
 	return h, d.b, nil
+}
+
+// encode leaves the block's position out: contents come in the order asked for.
+func (b blockContent) encode() []byte {
+	out := append([]byte(nil), b.parent[:]...)
+	bad := byte(0)
+	if b.bad {
+		bad = 1
+	}
+	out = append(out, bad)
+	out = binary.LittleEndian.AppendUint32(out, uint32(len(b.tokens)))
+	for _, t := range b.tokens {
+		out = binary.LittleEndian.AppendUint32(out, uint32(t))
+	}
+	return out
+}
+
+func decodeContent(b []byte) (m blockContent, err error) {
+	d := decoder{b: b}
+	copy(m.parent[:], d.take(len(m.parent)))
+	if flag := d.take(1); flag != nil {
+		m.bad = flag[0] == 1
+		d.bad = flag[0] > 1
+	}
+	list := d.list(maxBlockTokens)
+	m.tokens = make([]int32, len(list))
+	for i, t := range list {
+		m.tokens[i] = int32(t)
+	}
+	return m, d.end()
 }
 
 func (m readEnd) encode() []byte { return appendText(nil, m.text) }

@@ -32,6 +32,7 @@ func sampleFrames(t testing.TB) map[string][]byte {
 		"data":     frame(t, frameData, appendData(nil, dataHeader{1, 2}, []float32{1, -2})),
 		"read end": frame(t, frameReadEnd, readEnd{"broken"}.encode()),
 		"notify":   frame(t, frameNotify, notifyText{"cmpl-1:1"}.encode()),
+		"content":  frame(t, frameContent, blockContent{parent: blockHash{7}, tokens: []int32{5, 6}, bad: true}.encode()),
 		"ack":      frame(t, frameAck, nil),
 	}
 }
@@ -55,6 +56,9 @@ func decodeAny(kind byte, body []byte) ([]byte, error) {
 			values[i] = math.Float32frombits(binary.LittleEndian.Uint32(floats[4*i:]))
 		}
 		return appendData(nil, h, values), err
+	case frameContent:
+		m, err := decodeContent(body)
+		return m.encode(), err
 	case frameReadEnd:
 		m, err := decodeReadEnd(body)
 		return m.encode(), err

@@ -19,6 +19,24 @@ type attnState struct {
 	top [attnLanes]float32 // largest score so far, in units of log2
 	sum [attnLanes]float32 // of weights 2^(score-top)
 	acc []float32          // [HeadDim][attnLanes], sum of weight × value
+
+	lanes  int            // in use; what the others compute, from whatever is there, is dropped
+	limits [attnLanes]int // positions that a lane sees, ascending
+}
+
+// visible says how many positions of the tile of n at `at` each lane sees (more than n: all, less than one: none), and how many the
+// lane that sees most does.
+func (st *attnState) visible(at, n int) (lanes [attnLanes]int32, most int) {
+	if st.limits[0] >= at+n {
+		for l := range lanes {
+			lanes[l] = attnTile
+		}
+		return lanes, n
+	}
+	for l, limit := range st.limits {
+		lanes[l] = int32(limit - at)
+	}
+	return lanes, min(st.limits[attnLanes-1]-at, n)
 }
 
 // attnScratch is one worker's memory for a task.
@@ -77,11 +95,13 @@ func (m *Model) attendTask(p *Pool, task *attnTask, sc *attnScratch, layer int) 
 	for tile := task.first; tile < task.last; tile++ {
 		st := &sc.states[tile-task.first]
 		clear(st.acc)
+		st.lanes = min(lanes-tile*attnLanes, attnLanes)
 		q := sc.q[(tile-task.first)*dim*attnLanes:][:dim*attnLanes]
 		for l := range attnLanes {
 			st.top[l], st.sum[l] = float32(math.Inf(-1)), 0
 			lane := tile*attnLanes + l
-			if lane >= lanes {
+			st.limits[l] = pc.start + min(lane, lanes-1)/group + 1
+			if l >= st.lanes {
 				for d := range dim {
 					q[d*attnLanes+l] = 0
 				}
@@ -100,29 +120,22 @@ func (m *Model) attendTask(p *Pool, task *attnTask, sc *attnScratch, layer int) 
 		n := min(attnTile, end-at)
 		p.keyRows(pc.blocks, at, base, sc.rows[:n])
 		for tile := task.first; tile < task.last; tile++ {
-			var visible [attnLanes]int32
-			see := 0 // positions of this tile of keys that any lane sees
-			for l := range attnLanes {
-				token := min(tile*attnLanes+l, lanes-1) / group // spare lanes do as the last one
-				v := min(pc.start+token+1-at, n)
-				visible[l] = int32(v)
-				see = max(see, v)
-			}
-			if see <= 0 {
+			st := &sc.states[tile-task.first]
+			visible, most := st.visible(at, n)
+			if most <= 0 {
 				continue
 			}
-			st := &sc.states[tile-task.first]
 			q := sc.q[(tile-task.first)*dim*attnLanes:][:dim*attnLanes]
-			rows, s := sc.rows[:see], sc.s[:see*attnLanes]
-			scores(q, dim, p.kv, rows, s)
-			softmax(s, see, &visible, st, dim)
-			values(st.acc, dim, p.kv, rows, p.valueShift(), s)
+			rows, s := sc.rows[:most], sc.s[:most*attnLanes]
+			scores(q, dim, st.lanes, p.kv, rows, s)
+			softmax(s, most, &visible, st, dim)
+			values(st.acc, dim, st.lanes, p.kv, rows, p.valueShift(), s)
 		}
 	}
 
 	for tile := task.first; tile < task.last; tile++ {
 		st := &sc.states[tile-task.first]
-		for l := range min(attnLanes, lanes-tile*attnLanes) {
+		for l := range st.lanes {
 			lane := tile*attnLanes + l
 			dst := ws.attn[(pc.row+lane/group)*c.qRows()+heads+lane%group*dim:][:dim]
 			for d := range dst {

@@ -2,7 +2,7 @@ package model
 
 import "math"
 
-// This file is the specification of the kernels. The assembly in kernels_amd64.s computes the same in the same order,
+// This file is the specification of the kernels. The assembly in *_amd64.s computes the same in the same order,
 // eight lanes at a time, with fused multiply-add where a product is added.
 //
 // A kernel's result for one (token, output) pair never depends on which other pairs are computed in the same call.

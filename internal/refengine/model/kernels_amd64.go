@@ -52,14 +52,21 @@ func gemm(m *matrix, panel int, x []float32, xStride, tokens int, out []float32,
 	}
 }
 
-func scores(q []float32, dim int, kv []float32, rows []int, s []float32) {
+// narrowLanes is how many lanes the narrow attention kernels compute: half a tile, which is all that one token of a sequence needs.
+const narrowLanes = attnLanes / 2
+
+func scores(q []float32, dim, lanes int, kv []float32, rows []int, s []float32) {
 	if !hasAVX2 {
 		scoresPlain(q, dim, kv, rows, s)
 		return
 	}
 	q, s = q[:dim*attnLanes], s[:len(rows)*attnLanes]
 	for _, at := range rows {
-		_ = kv[at+dim-1]
+		_ = kv[at : at+dim]
+	}
+	if lanes <= narrowLanes {
+		scoresNarrowAVX2(&q[0], dim, &kv[0], &rows[0], len(rows), &s[0])
+		return
 	}
 	scoresAVX2(&q[0], dim, &kv[0], &rows[0], len(rows), &s[0])
 }
@@ -74,14 +81,18 @@ func softmax(s []float32, n int, visible *[attnLanes]int32, st *attnState, dim i
 	softmaxAVX2(&s[0], n, visible, &st.top, &st.sum, &acc[0], dim)
 }
 
-func values(acc []float32, dim int, kv []float32, rows []int, shift int, w []float32) {
+func values(acc []float32, dim, lanes int, kv []float32, rows []int, shift int, w []float32) {
 	if !hasAVX2 {
 		valuesPlain(acc, dim, kv, rows, shift, w)
 		return
 	}
 	acc, w = acc[:dim*attnLanes], w[:len(rows)*attnLanes]
 	for _, at := range rows {
-		_ = kv[at+shift+dim-1]
+		_ = kv[at+shift : at+shift+dim]
+	}
+	if lanes <= narrowLanes {
+		valuesNarrowAVX2(&acc[0], dim, &kv[shift], &rows[0], len(rows), &w[0])
+		return
 	}
 	valuesAVX2(&acc[0], dim, &kv[shift], &rows[0], len(rows), &w[0])
 }
@@ -107,7 +118,7 @@ func rmsNorm(x, weight, out []float32, eps float64) {
 	scaleAVX2(&x[0], &weight[0], float32(1/math.Sqrt(mean+eps)), &out[0], len(x))
 }
 
-// The kernels of kernels_amd64.s. Strides are in bytes, other lengths in elements; n is a multiple of 8 where nothing else is said.
+// The assembly kernels. Strides are in bytes, other lengths in elements; n is a multiple of 8 where nothing else is said.
 
 //go:noescape
 func gemmBF16(w *uint32, x *float32, xStride, cols, tokens int, out *float32, outStride int)
@@ -128,7 +139,13 @@ func scoresAVX2(q *float32, dim int, kv *float32, rows *int, n int, s *float32) 
 func softmaxAVX2(s *float32, n int, visible *[attnLanes]int32, top, sum *[attnLanes]float32, acc *float32, dim int) // any n > 0
 
 //go:noescape
-func valuesAVX2(acc *float32, dim int, kv *float32, rows *int, n int, w *float32) // any n > 0, dim a multiple of 4
+func valuesAVX2(acc *float32, dim int, kv *float32, rows *int, n int, w *float32) // any n > 0
+
+//go:noescape
+func scoresNarrowAVX2(q *float32, dim int, kv *float32, rows *int, n int, s *float32) // any n > 0
+
+//go:noescape
+func valuesNarrowAVX2(acc *float32, dim int, kv *float32, rows *int, n int, w *float32) // any n > 0
 
 //go:noescape
 func swigluAVX2(gate, up, out *float32, n int)

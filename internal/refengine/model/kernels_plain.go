@@ -8,7 +8,7 @@ func gemm(m *matrix, panel int, x []float32, xStride, tokens int, out []float32,
 	gemmPlain(m, panel, x, xStride, tokens, out, outStride)
 }
 
-func scores(q []float32, dim int, kv []float32, rows []int, s []float32) {
+func scores(q []float32, dim, _ int, kv []float32, rows []int, s []float32) {
 	scoresPlain(q, dim, kv, rows, s)
 }
 
@@ -16,7 +16,7 @@ func softmax(s []float32, n int, visible *[attnLanes]int32, st *attnState, dim i
 	softmaxPlain(s, n, visible, st, dim)
 }
 
-func values(acc []float32, dim int, kv []float32, rows []int, shift int, w []float32) {
+func values(acc []float32, dim, _ int, kv []float32, rows []int, shift int, w []float32) {
 	valuesPlain(acc, dim, kv, rows, shift, w)
 }
 

@@ -36,6 +36,9 @@ func (g *GGUF) load() (*Model, error) {
 	}
 	w := &ggufWeights{g: g, cfg: c, names: map[string]string{}}
 	for _, name := range g.names {
+		if kind := g.tensors[name].kind; ggufFormats[kind].bytes == 0 {
+			return nil, fmt.Errorf("tensor %s: number format %s is not supported", name, kind)
+		}
 		if name != ggufRopeFreqs {
 			w.names[hfName(name)] = name
 		}
@@ -206,12 +209,9 @@ func (w *ggufWeights) rotaryHeads(name string) int {
 	return 0
 }
 
-// read widens rows of a tensor. Quantised values are not yet rounded to bfloat16: storing them does that.
+// read widens rows of a tensor of a known number format. Quantised values are not yet rounded to bfloat16: storing them does that.
 func (g *GGUF) read(t ggufTensor, first int, dst []float32) error {
-	f, ok := ggufFormats[t.kind]
-	if !ok {
-		return fmt.Errorf("number format %s is not supported", t.kind)
-	}
+	f := ggufFormats[t.kind]
 	rowBlocks := 1
 	if len(t.dims) > 1 {
 		rowBlocks = t.dims[0] / f.elements

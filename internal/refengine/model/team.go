@@ -14,7 +14,8 @@ const aloneBelow = 100_000
 type team struct {
 	size int // the caller included
 	wake chan struct{}
-	busy sync.WaitGroup
+	busy sync.WaitGroup // tasks in progress
+	live sync.WaitGroup // goroutines
 
 	// The work in progress; written by the caller while nobody else works.
 	task  func(worker, i int)
@@ -24,10 +25,11 @@ type team struct {
 
 func newTeam() *team { return &team{size: runtime.GOMAXPROCS(0)} }
 
-// stop ends the goroutines.
+// stop ends the goroutines and waits until they have.
 func (t *team) stop() {
 	if t.wake != nil {
 		close(t.wake)
+		t.live.Wait()
 	}
 }
 
@@ -44,12 +46,12 @@ func (t *team) run(n, work int, task func(worker, i int)) {
 	if t.wake == nil {
 		t.wake = make(chan struct{})
 		for w := 1; w < t.size; w++ {
-			go func() {
+			t.live.Go(func() {
 				for range t.wake {
 					t.drain(w)
 					t.busy.Done()
 				}
-			}()
+			})
 		}
 	}
 	t.task, t.tasks = task, int64(n)

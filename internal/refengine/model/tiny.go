@@ -31,7 +31,7 @@ const (
 	tinyGate     = 2.0
 	tinyDown     = 0.4
 	tinyLogit    = 6.0  // standard deviation of a logit
-	tinyEnd      = 1.35 // of an end-of-sequence logit, times that
+	tinyEnd      = 1.45 // of an end-of-sequence logit, times that
 )
 
 // Tiny returns the built-in model: random weights from a seed, the same on every machine. It needs no download, computes a hundred

@@ -5,19 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/tarik-kv/tarik/internal/refengine/tokenizer/jinja"
 )
 
 // conversation turns a client's messages into what the engine hands to the template.
-func (t *Template) conversation(messages []json.RawMessage) (list, error) {
-	out := make(list, 0, len(messages))
+func (t *Template) conversation(messages []json.RawMessage) (jinja.List, error) {
+	out := make(jinja.List, 0, len(messages))
 	for i, raw := range messages {
-		v, err := decodeJSON(raw)
+		v, err := jinja.Decode(raw)
 		if err != nil {
 			return nil, fmt.Errorf("messages[%d]: %w", i, err)
 		}
-		msg, ok := v.(object)
+		msg, ok := v.(jinja.Object)
 		if !ok {
-			return nil, fmt.Errorf("messages[%d] is %s, want an object", i, kindName(v))
+			return nil, fmt.Errorf("messages[%d] is %s, want an object", i, jinja.Kind(v))
 		}
 		prepared, err := message(msg)
 		if err != nil {
@@ -33,17 +35,17 @@ func (t *Template) conversation(messages []json.RawMessage) (list, error) {
 
 // developerToSystem gives messages of role "developer" to a template that does not know the role: they
 // become system messages, and all system messages become one at the start.
-func developerToSystem(messages list) list {
+func developerToSystem(messages jinja.List) jinja.List {
 	converted, systems, misplaced := false, 0, false
 	var texts []string
-	var others list
+	var others jinja.List
 	for i, v := range messages {
-		msg, _ := v.(object)
-		role, _ := msg.get("role")
+		msg, _ := v.(jinja.Object)
+		role, _ := msg.Get("role")
 		if role == "developer" {
 			converted = true
-			content, _ := msg.get("content")
-			msg = object{{"role", "system"}, {"content", content}}
+			content, _ := msg.Get("content")
+			msg = jinja.Object{{Key: "role", Value: "system"}, {Key: "content", Value: content}}
 			role = "system"
 			messages[i] = msg
 		}
@@ -53,60 +55,60 @@ func developerToSystem(messages list) list {
 		}
 		systems++
 		misplaced = misplaced || i > 0
-		if text, _ := msg.get("content"); text != "" {
-			texts = append(texts, display(text))
+		if text, _ := msg.Get("content"); text != "" {
+			texts = append(texts, jinja.Text(text))
 		}
 	}
 	if !converted || systems == 1 && !misplaced {
 		return messages
 	}
-	merged := object{{"role", "system"}, {"content", strings.Join(texts, "\n\n")}}
-	return append(list{merged}, others...)
+	merged := jinja.Object{{Key: "role", Value: "system"}, {Key: "content", Value: strings.Join(texts, "\n\n")}}
+	return append(jinja.List{merged}, others...)
 }
 
 // message keeps the members that templates know, in the order in which the engine sets them.
-func message(in object) (object, error) {
-	role, _ := in.get("role")
+func message(in jinja.Object) (jinja.Object, error) {
+	role, _ := in.Get("role")
 	if _, ok := role.(string); !ok {
 		return nil, errors.New("role is missing or not a string")
 	}
-	content, _ := in.get("content")
+	content, _ := in.Get("content")
 	text, err := contentText(content)
 	if err != nil {
 		return nil, err
 	}
-	out := object{{"role", role}, {"content", text}}
+	out := jinja.Object{{Key: "role", Value: role}, {Key: "content", Value: text}}
 	switch role {
 	case "assistant":
-		if calls, ok := in.get("tool_calls"); ok {
+		if calls, ok := in.Get("tool_calls"); ok {
 			prepared, err := toolCalls(calls)
 			if err != nil {
 				return nil, err
 			}
 			if len(prepared) > 0 {
-				out = append(out, member{"tool_calls", prepared})
+				out = append(out, jinja.Member{Key: "tool_calls", Value: prepared})
 			}
 		}
 		for _, name := range []string{"reasoning", "reasoning_content"} {
-			if reasoning, _ := in.get(name); isText(reasoning) {
-				out = append(out, member{"reasoning", reasoning}, member{"reasoning_content", reasoning})
+			if reasoning, _ := in.Get(name); isText(reasoning) {
+				out = append(out, jinja.Member{Key: "reasoning", Value: reasoning}, jinja.Member{Key: "reasoning_content", Value: reasoning})
 				break
 			}
 		}
 	case "tool":
-		if id, ok := in.get("tool_call_id"); ok {
-			out = append(out, member{"tool_call_id", id})
+		if id, ok := in.Get("tool_call_id"); ok {
+			out = append(out, jinja.Member{Key: "tool_call_id", Value: id})
 		}
 	}
-	if name, _ := in.get("name"); isText(name) {
-		out = append(out, member{"name", name})
+	if name, _ := in.Get("name"); isText(name) {
+		out = append(out, jinja.Member{Key: "name", Value: name})
 	}
 	if role == "developer" {
-		tools, ok := in.get("tools")
+		tools, ok := in.Get("tools")
 		if !ok {
-			tools = theNone
+			tools = jinja.Null
 		}
-		out = append(out, member{"tools", tools})
+		out = append(out, jinja.Member{Key: "tools", Value: tools})
 	}
 	return out, nil
 }
@@ -118,12 +120,13 @@ func isText(v any) bool {
 
 // contentText joins the text parts of a message.
 func contentText(content any) (string, error) {
-	switch content := content.(type) {
-	case nil, none:
+	if content == nil || content == jinja.Null {
 		return "", nil
+	}
+	switch content := content.(type) {
 	case string:
 		return content, nil
-	case list:
+	case jinja.List:
 		texts := make([]string, 0, len(content))
 		for i, part := range content {
 			text, err := partText(part)
@@ -134,7 +137,7 @@ func contentText(content any) (string, error) {
 		}
 		return strings.Join(texts, "\n"), nil
 	}
-	return "", fmt.Errorf("content is %s, want a string or a list of parts", kindName(content))
+	return "", fmt.Errorf("content is %s, want a string or a list of parts", jinja.Kind(content))
 }
 
 // partText returns the text of a content part, or nothing for a part without any.
@@ -142,11 +145,11 @@ func partText(part any) ([]string, error) {
 	if text, ok := part.(string); ok {
 		return []string{text}, nil
 	}
-	o, ok := part.(object)
+	o, ok := part.(jinja.Object)
 	if !ok {
-		return nil, fmt.Errorf("part is %s, want an object", kindName(part))
+		return nil, fmt.Errorf("part is %s, want an object", jinja.Kind(part))
 	}
-	kind, _ := o.get("type")
+	kind, _ := o.Get("type")
 	field := "text"
 	switch kind {
 	case nil, "text", "input_text", "output_text":
@@ -155,50 +158,51 @@ func partText(part any) ([]string, error) {
 	case "thinking":
 		field = "thinking"
 	default:
-		return nil, fmt.Errorf("part of type %q: only text is supported", display(kind))
+		return nil, fmt.Errorf("part of type %q: only text is supported", jinja.Text(kind))
 	}
-	switch text, _ := o.get(field); text := text.(type) {
-	case string:
-		return []string{text}, nil
-	case nil, none:
+	text, _ := o.Get(field)
+	if text == nil || text == jinja.Null {
 		return nil, nil
-	default:
-		return nil, fmt.Errorf("%s of a part is %s, want a string", field, kindName(text))
 	}
+	s, ok := text.(string)
+	if !ok {
+		return nil, fmt.Errorf("%s of a part is %s, want a string", field, jinja.Kind(text))
+	}
+	return []string{s}, nil
 }
 
 // toolCalls parses the arguments of each call, which clients send as a string of JSON: templates print
 // them as an object. What is not an object becomes {}: failing here would fail every later turn of the
 // conversation too.
-func toolCalls(calls any) (list, error) {
-	in, ok := calls.(list)
+func toolCalls(calls any) (jinja.List, error) {
+	in, ok := calls.(jinja.List)
 	if !ok {
 		return nil, nil
 	}
-	out := make(list, 0, len(in))
+	out := make(jinja.List, 0, len(in))
 	for _, call := range in {
-		o, ok := call.(object)
+		o, ok := call.(jinja.Object)
 		if !ok {
 			return nil, errors.New("assistant tool_calls entries must be objects")
 		}
-		kind, given := o.get("type")
-		f, _ := o.get("function")
-		function, ok := f.(object)
+		kind, given := o.Get("type")
+		f, _ := o.Get("function")
+		function, ok := f.(jinja.Object)
 		if given && kind != "function" || !ok {
 			return nil, errors.New(`assistant tool_calls must be of type "function"`)
 		}
-		parsed := object{}
-		switch arguments, _ := function.get("arguments"); arguments := arguments.(type) {
-		case object:
+		parsed := jinja.Object{}
+		switch arguments, _ := function.Get("arguments"); arguments := arguments.(type) {
+		case jinja.Object:
 			parsed = arguments
 		case string:
-			if v, err := decodeJSON([]byte(arguments)); err == nil {
-				if p, ok := v.(object); ok {
+			if v, err := jinja.Decode([]byte(arguments)); err == nil {
+				if p, ok := v.(jinja.Object); ok {
 					parsed = p
 				}
 			}
 		}
-		out = append(out, o.set("function", function.set("arguments", parsed)))
+		out = append(out, o.Set("function", function.Set("arguments", parsed)))
 	}
 	return out, nil
 }
@@ -208,35 +212,35 @@ func toolCalls(calls any) (list, error) {
 // Inside the parameters every key stays where the client put it.
 func toolDefinitions(tools []json.RawMessage) (any, error) {
 	if len(tools) == 0 {
-		return theNone, nil
+		return jinja.Null, nil
 	}
-	out := make(list, 0, len(tools))
+	out := make(jinja.List, 0, len(tools))
 	for i, raw := range tools {
-		v, err := decodeJSON(raw)
+		v, err := jinja.Decode(raw)
 		if err != nil {
 			return nil, fmt.Errorf("tools[%d]: %w", i, err)
 		}
-		tool, ok := v.(object)
+		tool, ok := v.(jinja.Object)
 		if !ok {
-			return nil, fmt.Errorf("tools[%d] is %s, want an object", i, kindName(v))
+			return nil, fmt.Errorf("tools[%d] is %s, want an object", i, jinja.Kind(v))
 		}
-		f, _ := tool.get("function")
-		in, ok := f.(object)
+		f, _ := tool.Get("function")
+		in, ok := f.(jinja.Object)
 		if !ok {
 			return nil, fmt.Errorf("tools[%d] has no function", i)
 		}
-		function := object{}
+		function := jinja.Object{}
 		for _, name := range []string{"name", "description", "parameters"} {
-			value, ok := in.get(name)
+			value, ok := in.Get(name)
 			if !ok {
-				value = theNone
+				value = jinja.Null
 			}
-			function = append(function, member{name, value})
+			function = append(function, jinja.Member{Key: name, Value: value})
 		}
-		if strict, ok := in.get("strict"); ok && strict != any(theNone) {
-			function = append(function, member{"strict", strict})
+		if strict, ok := in.Get("strict"); ok && strict != jinja.Null {
+			function = append(function, jinja.Member{Key: "strict", Value: strict})
 		}
-		out = append(out, object{{"type", "function"}, {"function", function}})
+		out = append(out, jinja.Object{{Key: "type", Value: "function"}, {Key: "function", Value: function}})
 	}
 	return out, nil
 }

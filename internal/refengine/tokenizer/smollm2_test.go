@@ -11,6 +11,8 @@ import (
 	"github.com/tarik-kv/tarik/internal/refengine/model"
 )
 
+var _ Metadata = (*model.GGUF)(nil)
+
 // smollm2Cases is a recording of the reference implementation with SmolLM2-135M-Instruct: chats, how
 // they are rendered and encoded, and what greedy decoding said.
 type smollm2Cases struct {

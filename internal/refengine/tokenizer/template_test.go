@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -102,3 +103,6 @@ func TestRenderings(t *testing.T) {
 		})
 	}
 }
+
+// snippetTime is the clock that testdata/make_renderings.py uses.
+func snippetTime() time.Time { return time.Date(2026, 3, 7, 14, 5, 9, 0, time.UTC) }

@@ -9,10 +9,12 @@ prepare() is what the engine does with messages and tools before the template se
 import copy
 import json
 import os
-
-from make_snippets import environment
+import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "jinja", "testdata"))
+
+from make_snippets import environment  # noqa: E402
 
 TOOLS = [
     {"type": "function", "function": {"name": "read_file", "description": "Reads a file.\nLines are numbered.", "parameters": {
