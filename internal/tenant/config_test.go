@@ -105,7 +105,7 @@ func TestValidate(t *testing.T) {
 	f := func(c Config, want ...string) {
 		t.Helper()
 		var got []string
-		if joined, ok := c.Validate().(interface{ Unwrap() []error }); ok { //nolint:errorlint // it is the join itself that is looked into
+		if joined, ok := c.Validate().(interface{ Unwrap() []error }); ok {
 			for _, err := range joined.Unwrap() {
 				var field *FieldError
 				if !errors.As(err, &field) {

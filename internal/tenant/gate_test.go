@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,9 +140,9 @@ func TestRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys.yaml")
 	write(t, file, keysOf("acme"))
 	synctest.Test(t, func(t *testing.T) {
-		down := true
+		var up atomic.Bool
 		client := &http.Client{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
-			if down {
+			if !up.Load() {
 				return nil, errors.New("no route")
 			}
 			return reply(200, allKeys()), nil
@@ -171,7 +172,7 @@ func TestRun(t *testing.T) {
 		}
 		at(25*time.Second, func() { write(t, file, keysOf("acme", "globex")) })
 		at(45*time.Second, func() { write(t, file, "keys: 3\n") })
-		at(75*time.Second, func() { down = false })
+		at(75*time.Second, func() { up.Store(true) })
 		at(95*time.Second, func() { write(t, file, keysOf("globex")) })
 		at(3*time.Minute, stop)
 		wg.Wait()

@@ -98,15 +98,24 @@ func scalar(n ast.Node) string {
 	return n.GetToken().Value
 }
 
-// shown quotes a scalar in an error message. Numbers and sizes are no secrets; other shapes are not shown.
+// shown quotes a short scalar in an error message. What is longer than a quantity could be a secret in the wrong
+// place.
 func shown(n ast.Node) string {
-	if s := scalar(n); s != "" {
-		return strconv.Quote(bounded(s))
+	switch s := scalar(n); {
+	case s == "":
+		return "a " + strings.ToLower(n.Type().String())
+	case len(s) > 32:
+		return fmt.Sprintf("%d characters", len(s))
+	default:
+		return strconv.Quote(s)
 	}
-	return "a " + strings.ToLower(n.Type().String())
 }
 
-// errorAt is an error that knows where in the file n is.
+// valueError is an error of a value that knows where it stands, in the library's form, so that the configuration
+// file's errors all look alike. Its message shows no secret.
+type valueError struct{ *yaml.SyntaxError }
+
+// errorAt is a [valueError] at n.
 func errorAt(n ast.Node, message string) error {
-	return &yaml.SyntaxError{Message: message, Token: n.GetToken()}
+	return valueError{&yaml.SyntaxError{Message: message, Token: n.GetToken()}}
 }

@@ -53,8 +53,12 @@ func decodeStrict(file string, data []byte, v any) (err error) {
 		return fail(nil, fmt.Sprintf("larger than %d bytes", maxFileBytes))
 	}
 	explain := func(err error) error {
+		var own valueError
 		var at yaml.Error
-		if errors.As(err, &at) {
+		switch {
+		case errors.As(err, &own):
+			return fail(own.Token, own.Message)
+		case errors.As(err, &at):
 			return fail(at.GetToken(), redact(at.GetMessage()))
 		}
 		return fail(nil, redact(err.Error()))
@@ -87,19 +91,17 @@ func decodeStrict(file string, data []byte, v any) (err error) {
 	return nil
 }
 
-// quoted is what a message may have taken from the file.
-var quoted = regexp.MustCompile(`"[^"]*"|'[^']*'|` + "`[^`]*`")
+// fieldName is what a message of the YAML library may quote.
+var fieldName = regexp.MustCompile(`^"[a-z0-9_]{1,32}"( already defined at \[\d+:\d+\])?$`)
 
-// redact takes long quotations out of a message of the YAML library: names of fields are short, secrets are not.
+// redact takes what was quoted from the file out of a message of the YAML library, unless it looks like a field's
+// name. Secrets are longer. The library quotes without escaping, so the first quote may open anything.
 func redact(message string) string {
-	message, _, _ = strings.Cut(message, "\n")
-	message = quoted.ReplaceAllStringFunc(message, func(q string) string {
-		if len(q) <= 34 {
-			return q
-		}
-		return "(…)"
-	})
-	return message
+	i := strings.IndexByte(message, '"')
+	if i < 0 || fieldName.MatchString(message[i:]) {
+		return message
+	}
+	return message[:i] + "(…)"
 }
 
 // plainChecker looks for YAML that a keys or secrets file has no use for.

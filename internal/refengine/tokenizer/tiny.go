@@ -35,7 +35,7 @@ var tinySpecials = []struct {
 //
 // It is a byte-level BPE with GPT-2's pre-tokenizer. Some 380 common English words with a leading
 // space are one token each, likewise common words of code, runs of spaces up to 16 and "\n\n". The
-// template is ChatML with tools; it drops the thinking of replies before the last user message, so
+// template is ChatML with tools; with enable_thinking it drops the thinking of replies before the last user message, so
 // that what a reply was generated as and what it is rendered as differ, as with real models.
 //
 // The same Tokenizer is returned each time.
