@@ -127,7 +127,10 @@ func runAnalyze(ctx context.Context, o analyze.Options, f analyzeFlags, stdout, 
 		for _, i := range append(r.Input.Bad, r.Input.Skipped...) {
 			fmt.Fprintf(stderr, "%s:%d: %s (%d lines)\n", i.File, i.Line, i.Reason, i.Count)
 		}
-		if r.Input.Lines == 0 {
+		for _, f := range r.Input.Failed {
+			fmt.Fprintln(stderr, f)
+		}
+		if r.Input.Lines == 0 && len(r.Input.Failed) == 0 {
 			return fmt.Errorf("%w: the input is empty", err)
 		}
 		return fmt.Errorf("%w in %d lines; see docs/analyze.md for what is understood", err, r.Input.Lines)
@@ -140,13 +143,22 @@ func runAnalyze(ctx context.Context, o analyze.Options, f analyzeFlags, stdout, 
 			return fmt.Errorf("--html: %w", err)
 		}
 	}
+	write := r.WriteText
 	if f.asJSON {
-		enc := json.NewEncoder(stdout)
-		enc.SetEscapeHTML(false)
-		enc.SetIndent("", " ")
-		return enc.Encode(r)
+		write = func(w io.Writer) error {
+			enc := json.NewEncoder(w)
+			enc.SetEscapeHTML(false)
+			enc.SetIndent("", " ")
+			return enc.Encode(r)
+		}
 	}
-	return r.WriteText(stdout)
+	if err := write(stdout); err != nil {
+		return err
+	}
+	if n := len(r.Input.Failed); n > 0 {
+		return fmt.Errorf("%d of %d inputs could not be read to the end; the report covers the rest: %s", n, len(o.Files), r.Input.Failed[0])
+	}
+	return nil
 }
 
 func writeFile(name string, write func(io.Writer) error) error {

@@ -39,7 +39,7 @@ Try it on this machine, with nothing but this program:   tarik up --demo`,
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetArgs(args)
-	root.AddCommand(upCommand(), serveCommand(), engineCommand())
+	root.AddCommand(upCommand(), serveCommand(), engineCommand(), analyzeCommand())
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &usageError{fmt.Errorf("%w\nSee '%s --help'", err, c.CommandPath())}
 	})
