@@ -38,6 +38,8 @@ type Options struct {
 	Salt string
 
 	Progress func(Progress) // called from one goroutine, at most every 100 ms; may be nil
+
+	spillAt int64 // for tests: bytes of rows after which they go to disk; 0: by Memory
 }
 
 // Progress is how far a run has come.
@@ -77,8 +79,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("TTL %v: want more than 0", o.TTL)
 	case o.BlockSize < 1 || o.BlockSize > 1<<20:
 		return fmt.Errorf("block size %d: want 1 to %d tokens", o.BlockSize, 1<<20)
-	case o.Memory < 16<<20:
-		return fmt.Errorf("memory %d bytes: want 16 MiB or more", o.Memory)
+	case o.Memory < 128<<20:
+		return fmt.Errorf("memory %d bytes: want 128 MiB or more", o.Memory)
 	case o.KVBytesPerToken < 0 || o.PrefillRate < 0 || o.NodeKVTokens < 0:
 		return errors.New("bytes per token, prefill rate and node size cannot be negative")
 	}
@@ -115,7 +117,7 @@ func (o *Options) paths() ([]fieldPath, error) {
 var ErrNoRequests = errors.New("no request found")
 
 // Run reads all files and returns the report. With ErrNoRequests it returns one too, which tells what was wrong
-// with each kind of line.
+// with each kind of line. A file that cannot be read to its end is in the report, and what was read of it counts.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -137,8 +139,16 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		in:     Input{Files: o.Files, Formats: map[string]int64{}},
 		fields: map[string]int64{}, hints: map[string]int64{},
 	}
-	c.byConv = &sorter{ctx: ctx, budget: o.Memory / 4, tempDir: o.TempDir}
+	for _, f := range o.Files {
+		if err := openable(f); err != nil {
+			return nil, err
+		}
+	}
+	c.byConv = &sorter{ctx: ctx, budget: o.Memory / 3, tempDir: o.TempDir}
 	c.byTime = &sorter{ctx: ctx, budget: o.Memory / 8, tempDir: o.TempDir, byTime: true}
+	if o.spillAt > 0 {
+		c.byConv.budget, c.byTime.budget = o.spillAt, o.spillAt
+	}
 	defer c.byConv.close()
 	defer c.byTime.close()
 	if err := c.read(ctx, salt, paths); err != nil {
@@ -205,12 +215,18 @@ func (c *collector) read(ctx context.Context, salt []byte, paths []fieldPath) er
 		return nil
 	}
 	var readErr error
+	var failed []string
 	wg.Go(func() {
 		defer close(order)
 		defer close(work)
 		for _, f := range c.o.Files {
-			if readErr = r.file(f); readErr != nil {
+			err := r.file(f)
+			if ctx.Err() != nil {
+				readErr = ctx.Err()
 				return
+			}
+			if err != nil {
+				failed = append(failed, err.Error())
 			}
 		}
 	})
@@ -230,7 +246,7 @@ func (c *collector) read(ctx context.Context, salt []byte, paths []fieldPath) er
 		}
 	}
 	wg.Wait()
-	c.in.Bytes = r.read.Load()
+	c.in.Bytes, c.in.Failed = r.read.Load(), failed
 	if err != nil {
 		return err
 	}
@@ -257,6 +273,9 @@ func (c *collector) take(b *batch) error {
 	for i := range b.rows {
 		r, p := &b.rows[i], b.places[i]
 		enc := b.content[p.off : p.off+int64(p.len)]
+		if r.start != noTime {
+			c.tally.inputEnd = max(c.tally.inputEnd, r.end())
+		}
 		var err error
 		switch {
 		case r.conv != 0:
@@ -296,7 +315,7 @@ func (c *collector) link(salt []byte) error {
 	})
 	c.forgotten = l.ends.forgotten + l.blocks.forgotten
 	c.in.Spilled += c.byTime.spilled
-	c.byTime.rows, c.byTime.places, c.byTime.content, c.byTime.keys = nil, nil, nil, nil
+	c.byTime.release()
 	return err
 }
 

@@ -61,6 +61,9 @@ func explain(prev, cur *turn) *breakAt {
 		return b
 	}
 	b.before, b.after, b.resumes = resume(a, c)
+	if b.before == 0 {
+		b.seg = segAt(cur.segs, n) // something new; it may stand where the earlier piece ended
+	}
 	head := b.seg == segTools || b.seg == segSystem || b.seg == segRaw && 2*b.resumes >= len(a)
 	switch {
 	case b.resumes == 0:

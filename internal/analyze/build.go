@@ -27,10 +27,11 @@ func (c *collector) report() *Report {
 		OtherUnit:           t.total.requests - u.requests,
 		Conversations:       t.convs,
 		SingleTurn:          t.single,
+		Branches:            t.branches,
 		Duplicates:          t.duplicates,
 		SpanSeconds:         round(seconds(t.lastSeen - t.firstSeen)),
 		Prompt:              Sizes{Total: u.prompt, InFollowUp: u.inFollowUps, Length: quantiles(&u.length, 1), Reply: quantiles(&u.reply, 1)},
-		Gaps:                Gaps{StartToStart: quantiles(&t.s2s, 1e9), Idle: quantiles(&t.idle, 1e9), IdleLate: ratio(t.idleLate, t.idleKnown)},
+		Gaps:                Gaps{StartToStart: quantiles(&t.s2s, 1e9), Idle: quantiles(&dist{}, 1)},
 		Growth:              quantiles(&u.growth, 1),
 		NewPerTurn:          quantiles(&u.added, 1),
 		TurnsPerConv:        quantiles(&t.turns, 1),
@@ -44,6 +45,9 @@ func (c *collector) report() *Report {
 	}
 	if t.total.followUps == 0 {
 		r.RepeatedPromptShare, r.LateTurnsShare = nil, nil
+	}
+	if t.durations > 0 {
+		r.Gaps.Idle, r.Gaps.IdleLate = quantiles(&t.idle, 1e9), ratio(t.idleLate, t.gapTurns)
 	}
 	r.Share = c.shares(u, s)
 	r.Concurrency = c.concurrency(u)
@@ -61,6 +65,9 @@ func (c *collector) report() *Report {
 		l.BetterEarlier, l.BetterShare = u.better, ratio(u.better, u.contentTurns)
 		l.MainLineRepeats = ratio(t.mainRepeated, t.mainCompared)
 		r.Lines = &l
+	}
+	if r.Input.Failed == nil {
+		r.Input.Failed = []string{}
 	}
 	r.Input.Bad, r.Input.Skipped = issues(c.bad), issues(c.skipped)
 	for _, i := range r.Input.Bad {
@@ -244,7 +251,7 @@ func (c *collector) retention(u *unitSums, together bool) []TTLPoint {
 		p := &u.pins[i]
 		point := TTLPoint{Seconds: seconds(ttl), TurnsInTime: ratio(p.turns, u.timed), RepeatedHeld: ratio(p.repeated, u.timedRepeated)}
 		if together && span > 0 {
-			mean := round(p.pinned / span)
+			mean := round(p.pinned.float() / span)
 			peak := p.level.peak()
 			point.PinnedMean, point.PinnedPeak = &mean, &peak
 			if c.o.KVBytesPerToken > 0 && u == &t.units[tokens] {
@@ -252,8 +259,8 @@ func (c *collector) retention(u *unitSums, together bool) []TTLPoint {
 				point.PinnedPeakGB = &gb
 			}
 		}
-		if u.inUse > 0 {
-			v := round(p.pinned / u.inUse)
+		if inUse := u.inUse.float(); inUse > 0 {
+			v := round(p.pinned.float() / inUse)
 			point.PinnedToInUse = &v
 		}
 		out = append(out, point)
@@ -271,9 +278,9 @@ func definitions(unit string, o *Options) []Definition {
 		{"content_previous", "common prefix of this prompt with the previous prompt of the conversation, over the prompts of the follow-up turns whose content is known"},
 		{"content_previous_with_reply", "the same with the previous prompt followed by its reply: what a decode engine holds"},
 		{"content_best_earlier", "the same with the best of all earlier prompts of the conversation: what an unbounded prefix cache would hold"},
-		{"content_in_blocks", "the larger of the last two, per turn rounded down to whole blocks"},
+		{"content_in_blocks", "the larger of the last two, per turn rounded down to whole blocks; where sizes are characters, a token is taken for four"},
 		{"idle gap", "from the end of the previous reply to this request, not below 0; start to start where the log has no durations"},
-		{"pinned", "prompt and reply of a turn, from its end to the next turn of its conversation or the TTL, whichever comes first"},
+		{"pinned", "prompt and reply of a turn, from its end to the next turn of its conversation, the TTL or the end of the log, whichever comes first"},
 		{"in time", "follow-up turns whose idle gap is at most the TTL"},
 	}
 }
@@ -291,10 +298,7 @@ type charts struct {
 
 func (c *collector) charts(u *unitSums) charts {
 	t := c.tally
-	gaps := &t.idle
-	if gaps.n == 0 {
-		gaps = &t.s2s
-	}
+	gaps := &t.idle // the same as start to start where no duration is known
 	out := charts{gaps: gaps.curve(1e9), lengths: u.length.curve(1), growth: u.added.curve(1)}
 	if t.any && !t.relative() {
 		out.open, out.running = t.conversationsOpen.curve(t.firstSeen), u.running.curve(t.firstSeen)

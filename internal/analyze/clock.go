@@ -20,10 +20,7 @@ const (
 // nanoseconds.
 func instant(raw []byte, scale float64) (int64, bool) {
 	switch bodyedit.KindOf(raw) {
-	case bodyedit.Number: // or, in CSV, a date
-		if t, ok := writtenInstant(raw); ok {
-			return t, true
-		}
+	case bodyedit.Number:
 		return numericInstant(raw, scale)
 	case bodyedit.Text:
 		s := raw[1 : len(raw)-1]

@@ -66,6 +66,7 @@ type conversations struct {
 	last     int64
 	tenant   uint32
 	collides bool
+	branch   bool   // began as a second continuation of a request of another conversation
 	blocks   []byte // the latest full list of a conversation given by differences
 	leaves   leaves
 	lines    []line
@@ -90,7 +91,7 @@ const maxLines = 16
 func (c *conversations) add(r *row, enc []byte) error {
 	if !c.open || r.conv != c.conv {
 		c.finish()
-		c.open, c.conv, c.hasPrev, c.turns, c.collides = true, r.conv, false, 0, false
+		c.open, c.conv, c.hasPrev, c.turns, c.collides, c.branch = true, r.conv, false, 0, false, r.flags&ghost != 0
 		c.first, c.last = r.start, r.end()
 		c.tenant = r.tenant
 		c.leaves.reset()
@@ -332,7 +333,11 @@ func (c *conversations) finish() {
 	if c.hasPrev {
 		c.t.pin(&c.prev.row, nil)
 	}
-	c.t.conversation(c.first, c.last, c.turns, c.collides)
+	if c.branch {
+		c.t.branches++
+	} else {
+		c.t.conversation(c.first, c.last, c.turns, c.collides)
+	}
 	if c.leaves.shed {
 		c.t.limited++
 	}
@@ -364,6 +369,7 @@ func (c *conversations) finishLines() {
 		l.SidePrompt += c.lines[k].prompt
 		if c.lines[k].requests == 1 {
 			l.SideQueries++
+			l.SideQueryPrompt += c.lines[k].prompt
 		}
 	}
 }

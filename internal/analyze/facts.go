@@ -18,7 +18,7 @@ type facts struct {
 	start, end, at                []byte
 	dur                           int64
 	atEnd                         bool // at is when the request ended
-	bytes                         []byte
+	bytes, shared                 []byte
 	status, method, path          []byte
 
 	tools, system, messages, prompt, input, ids []byte // of the request
@@ -77,6 +77,7 @@ func (p *parser) gather(g *facts, f *fields, at where, depth int) {
 		firstScalar(&g.method, f.v[slotMethod])
 		firstScalar(&g.path, f.v[slotPath])
 		firstScalar(&g.bytes, f.v[slotBytes])
+		firstScalar(&g.shared, f.v[slotShared])
 		p.gatherDuration(g, f)
 	}
 	p.gatherUsage(g, f, depth)
@@ -280,6 +281,9 @@ func (p *parser) finish(format string, g *facts) {
 			r.dur = e - r.start
 		}
 	}
+	if n, ok := count(g.shared); ok && g.shared != nil {
+		r.shared = n
+	}
 	enc := p.encodeContent(&r, g)
 	if r.prompt < 0 {
 		if n, ok := count(g.bytes); ok && g.bytes != nil {
@@ -344,7 +348,7 @@ func (p *parser) encodeContent(r *row, g *facts) []byte {
 		c.string(segRaw, true, g.prompt)
 	case g.prompt != nil:
 		c.messages(g.prompt)
-	case g.input != nil && bodyedit.KindOf(g.input) == bodyedit.Text && len(g.input) > 2 && g.input[1] != '[' && g.input[1] != '{' && g.system == nil && g.tools == nil:
+	case g.input != nil && bodyedit.KindOf(g.input) == bodyedit.Text && !holdsJSON(g.input) && g.system == nil && g.tools == nil:
 		c.string(segRaw, true, g.input)
 	case g.input != nil:
 		if !c.messages(g.input) && len(c.segs) == 0 {
@@ -395,6 +399,10 @@ func (p *parser) replyText(v []byte) {
 	c := &p.text
 	switch bodyedit.KindOf(v) {
 	case bodyedit.Text:
+		if list := innerMessages(v); list != nil {
+			p.replyText(list)
+			return
+		}
 		k := segAssistant
 		if len(c.segs) > 0 && c.segs[0].kind == segRaw {
 			k = segRaw // the next prompt goes on without a template
@@ -430,4 +438,25 @@ func (p *parser) replyText(v []byte) {
 			p.replyText(m)
 		}
 	}
+}
+
+// holdsJSON reports whether the string raw looks like a list or an object.
+func holdsJSON(raw []byte) bool { return len(raw) > 2 && (raw[1] == '[' || raw[1] == '{') }
+
+// innerMessages returns the list of messages that the string raw holds, nil if it holds something else.
+func innerMessages(raw []byte) []byte {
+	if !holdsJSON(raw) {
+		return nil
+	}
+	list := bodyedit.AppendText(nil, raw)
+	if _, err := bodyedit.Scan(append(append([]byte(`{"v":`), list...), '}')); err != nil {
+		return nil
+	}
+	for e := range bodyedit.Elements(list) {
+		if _, ok := bodyedit.Lookup(e, "role"); ok {
+			return list
+		}
+		break
+	}
+	return nil
 }

@@ -77,6 +77,7 @@ const (
 	slotRequests
 	slotSpans
 	slotRequestID
+	slotTraceID
 
 	// What kind of line it is.
 	slotStatus
@@ -157,6 +158,7 @@ var slotNames = func() map[string]slot {
 		slotRequests:    "requests",
 		slotSpans:       "resourcespans scopespans instrumentationlibraryspans spans",
 		slotRequestID:   "requestid xrequestid",
+		slotTraceID:     "traceid",
 		slotStatus:      "status responsecode statuscode httpstatuscode",
 		slotMethod:      "method requestmethod",
 		slotPath:        "path uri requesturi url xenvoyoriginalpath endpoint requestpath",

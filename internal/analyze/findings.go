@@ -57,7 +57,8 @@ func (c *collector) findings(unit unit) []Finding {
 	out := []Finding{}
 	for kind := range t.breaks {
 		s := &t.breaks[kind]
-		if kind == int(noBreak) || s.turns == 0 || s.turns*200 < u.contentTurns {
+		rare := s.turns*20 < u.contentTurns && s.lost[unit]*200 < u.contentPrompt
+		if kind == int(noBreak) || s.turns == 0 || rare {
 			continue
 		}
 		p := patterns[kind]
@@ -103,7 +104,7 @@ func (c *collector) otherFindings(u *unitSums) []Finding {
 	if n := t.lines.SideQueries; n > 0 {
 		f := add("side-queries", n, "answer them with the conversation's own system prompt and tools, or give them an id of their own",
 			"%d requests stand alone beside the main line of their conversation: another system prompt or other tools in front of the same history; each computes its prompt anew", n)
-		f.Lost, f.LostShare = t.lines.SidePrompt, ratio(t.lines.SidePrompt, u.contentPrompt)
+		f.Lost, f.LostShare = t.lines.SideQueryPrompt, ratio(t.lines.SideQueryPrompt, u.contentPrompt)
 	}
 	if u.better*50 > u.contentTurns {
 		add("interleaved-lines", u.better, "give each line (sub-agent, branch) an id of its own; reuse by content needs no id",

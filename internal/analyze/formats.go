@@ -45,10 +45,13 @@ func formatOf(f *fields, g *facts) string {
 	return "JSON lines"
 }
 
-// hint counts members that could name a conversation if the operator says so.
+// hint counts members that name other things than conversations; the report says so where nothing better is there.
 func (p *parser) hint(f *fields) {
 	if f.has(slotRequestID) {
 		p.b.hints["request_id"]++
+	}
+	if f.has(slotTraceID) {
+		p.b.hints["trace_id"]++
 	}
 }
 
@@ -68,6 +71,13 @@ func skipReason(f *fields, g *facts, format string) string {
 		for _, other := range [...]string{"SPAN", "EVENT", "TRACE", "TOOL", "EMBEDDING", "RETRIEVER", "EVALUATOR", "GUARDRAIL", "AGENT", "CHAIN"} {
 			if bodyedit.TextIs(f.v[slotType], other) {
 				return skipSpan
+			}
+		}
+	}
+	if g.path != nil {
+		for _, other := range [...]string{"embeddings", "rerank", "/tokenize", "/moderations"} {
+			if bytes.Contains(g.path, []byte(other)) {
+				return skipEndpoint
 			}
 		}
 	}
@@ -215,7 +225,7 @@ func (p *parser) hashes(f *fields) {
 	r.model, r.tenant = p.model(g.model), p.tenant(g.tenant)
 	format := "hash trace"
 	enc := p.enc[:0]
-	ok := true
+	var ok bool
 	if f.has(slotHashIDs) {
 		r.kind = hashContent
 		ok = ints(f.v[slotHashIDs], func(v uint64) { enc = binary.LittleEndian.AppendUint64(enc, v) })

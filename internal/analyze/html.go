@@ -65,7 +65,7 @@ svg { max-width: 100%; height: auto; }
 <h1>tarik analyze</h1>
 <div class="three">
 <div><b>{{.R.FollowUpTurns}}</b>follow-up turns</div>
-<div><b>≥ {{percent .R.RepeatedPromptShare}}</b>repeated prompt share</div>
+<div><b>{{if .R.RepeatedPromptShare}}≥ {{end}}{{percent .R.RepeatedPromptShare}}</b>repeated prompt share</div>
 <div><b>{{percent .R.LateTurnsShare}}</b>later than {{.R.TTLSeconds}} s</div>
 </div>
 <h2>Verdict: {{.R.Verdict.Decision}}</h2>
@@ -104,7 +104,7 @@ func newDrawing(x, y string) *drawing {
 	p := plot.New()
 	p.X.Label.Text, p.Y.Label.Text = x, y
 	p.Add(plotter.NewGrid())
-	p.Legend.Top = true
+	p.Legend.Top, p.Legend.Left = true, true
 	return &drawing{p: p}
 }
 
@@ -149,7 +149,7 @@ func (d *drawing) chart(title string) (*chart, error) {
 		d.p.X.Max = d.p.X.Min*1.1 + 1
 	}
 	c := vgsvg.NewWith(vgsvg.UseWH(chartWidth, chartHeight))
-	d.p.Draw(draw.New(c))
+	d.p.Draw(draw.Crop(draw.New(c), vg.Points(4), -vg.Points(16), vg.Points(4), -vg.Points(8))) // room for the last labels
 	var b bytes.Buffer
 	if _, err := c.WriteTo(&b); err != nil {
 		return nil, err
@@ -181,7 +181,6 @@ func retentionChart(r *Report) (*chart, error) {
 			held = append(held, point{t.Seconds, *t.RepeatedHeld})
 		}
 	}
-	d.p.Legend.Top = false
 	d.line("turns in time", turns, 1)
 	d.line("repeated held", held, 1)
 	return d.chart("What a TTL holds")
@@ -204,7 +203,6 @@ func pinnedChart(r *Report) (*chart, error) {
 	if inUse != nil {
 		d.p.Y.Label.Text = "pinned / in use"
 	}
-	d.p.Legend.Left = true
 	d.line("mean", mean, 1)
 	d.line("peak", peak, 1)
 	d.line("", inUse, 1)
@@ -212,9 +210,6 @@ func pinnedChart(r *Report) (*chart, error) {
 }
 
 func blockChart(r *Report) (*chart, error) {
-	if r.Unit != "tokens" {
-		return nil, nil
-	}
 	d := newDrawing("block size, tokens", "reusable share")
 	d.logX()
 	d.p.Y.Min, d.p.Y.Max = 0, 1
@@ -232,7 +227,6 @@ func lengthChart(r *Report) (*chart, error) {
 	d := newDrawing(r.Unit, "share of requests")
 	d.logX()
 	d.p.Y.Min, d.p.Y.Max = 0, 1
-	d.p.Legend.Left = true
 	d.line("prompt", r.charts.lengths, 1)
 	d.line("not repeated, per turn", r.charts.growth, 1)
 	return d.chart("Prompt lengths, cumulative")

@@ -73,17 +73,66 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// openable says what can be said against name before anything is read.
+func openable(name string) error {
+	if name == "-" {
+		return nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return fmt.Errorf("%s is a directory: name the files in it, for example %s/*", name, name)
+	}
+	return nil
+}
+
+// interruptible reads from a stream whose Read may block for ever, such as a terminal's. When the context ends, the
+// read that is in progress is left behind.
+type interruptible struct {
+	r    io.Reader
+	ctx  context.Context //nolint:containedctx // lives as long as one call of reader.file
+	done chan []byte
+	err  error
+	buf  []byte
+}
+
+func (i *interruptible) Read(p []byte) (int, error) {
+	for len(i.buf) == 0 {
+		if i.err != nil {
+			return 0, i.err
+		}
+		if i.done == nil {
+			i.done = make(chan []byte, 1)
+			own := make([]byte, len(p))
+			go func(to chan []byte) {
+				n, err := i.r.Read(own)
+				i.err = err
+				to <- own[:n]
+			}(i.done)
+		}
+		select {
+		case i.buf = <-i.done:
+			i.done = nil
+		case <-i.ctx.Done():
+			return 0, i.ctx.Err()
+		}
+	}
+	n := copy(p, i.buf)
+	i.buf = i.buf[n:]
+	return n, nil
+}
+
 func (r *reader) file(name string) error {
-	in := r.stdin
+	var in io.Reader = &interruptible{r: r.stdin, ctx: r.ctx}
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
 			return err
 		}
 		defer f.Close()
-		if info, err := f.Stat(); err == nil && info.IsDir() {
-			return fmt.Errorf("%s is a directory: name the files in it, for example %s/*", name, name)
-		}
 		in = f
 	} else {
 		name = "standard input"
@@ -94,7 +143,7 @@ func (r *reader) file(name string) error {
 // stream unpacks what is packed, by its first bytes, and reads what is in it.
 func (r *reader) stream(name string, in *bufio.Reader) error {
 	head, err := in.Peek(512)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
+	if err != nil && !errors.Is(err, io.EOF) && len(head) == 0 {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	switch {
@@ -149,10 +198,7 @@ func (r *reader) text(name string, in *bufio.Reader) error {
 	if head, _ := in.Peek(3); bytes.Equal(head, []byte{0xef, 0xbb, 0xbf}) {
 		_, _ = in.Discard(3)
 	}
-	head, err := in.Peek(peekSize)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: %w", name, err)
-	}
+	head, _ := in.Peek(peekSize) // a fault comes again when it is read
 	kind, columns := detect(head)
 	line := int64(1)
 	if kind == byRow {
@@ -161,7 +207,7 @@ func (r *reader) text(name string, in *bufio.Reader) error {
 		}
 		line++
 	}
-	s := splitter{in: in, layout: kind, line: line}
+	s := splitter{in: in, layout: kind, line: line, limit: maxValue}
 	for {
 		if err := r.ctx.Err(); err != nil {
 			return err
@@ -219,6 +265,7 @@ type splitter struct {
 	scan   valueScanner
 	at     int // byValue: how much of rest has been scanned
 	array  bool
+	limit  int // bytes of the longest record
 }
 
 var errTooLong = fmt.Errorf("longer than %d MiB", maxValue>>20)
@@ -233,18 +280,19 @@ func (s *splitter) next() (*job, error) {
 	j := &job{firstLine: s.line}
 	for {
 		from := len(buf)
-		n, err := io.ReadFull(s.in, buf[from:min(cap(buf), from+chunkSize)])
+		n, err := fill(s.in, buf[from:min(cap(buf), from+chunkSize)])
 		buf = buf[:from+n]
-		last := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-		if err != nil && !last {
-			return nil, err
-		}
+		last := errors.Is(err, io.EOF)
 		end := bytes.LastIndexByte(buf[from:], '\n')
 		if end >= 0 {
 			end += from + 1
 		}
-		if last {
+		switch {
+		case last:
 			end = len(buf)
+		case err != nil: // what came before the fault counts, up to its last whole line
+			j.data = buf[:max(0, end)]
+			return j, err
 		}
 		if end >= 0 {
 			s.rest = append([]byte(nil), buf[end:]...)
@@ -255,7 +303,7 @@ func (s *splitter) next() (*job, error) {
 			}
 			return j, nil
 		}
-		if len(buf) > maxValue {
+		if len(buf) > s.limit {
 			j.tooLong++
 			if err := s.skipLine(); err != nil {
 				return j, err
@@ -267,6 +315,19 @@ func (s *splitter) next() (*job, error) {
 			buf = append(make([]byte, 0, 2*cap(buf)+chunkSize), buf...)
 		}
 	}
+}
+
+// fill reads until p is full. Unlike io.ReadFull it does not hide what ended the stream.
+func fill(r io.Reader, p []byte) (int, error) {
+	n := 0
+	for n < len(p) {
+		k, err := r.Read(p[n:])
+		n += k
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 func (s *splitter) skipLine() error {
@@ -285,12 +346,9 @@ func (s *splitter) values() (*job, error) {
 	at := s.at
 	for {
 		from := len(buf)
-		n, err := io.ReadFull(s.in, buf[from:min(cap(buf), from+chunkSize)])
+		n, err := fill(s.in, buf[from:min(cap(buf), from+chunkSize)])
 		buf = buf[:from+n]
-		last := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-		if err != nil && !last {
-			return nil, err
-		}
+		last := errors.Is(err, io.EOF)
 		for at < len(buf) {
 			if !s.scan.open {
 				// Between values: commas, white space and the brackets of one outermost array.
@@ -301,7 +359,8 @@ func (s *splitter) values() (*job, error) {
 					s.scan = valueScanner{open: true}
 					continue
 				} else if c != ',' && c != ']' && c > ' ' {
-					return nil, fmt.Errorf("want a JSON object, found byte %#x", c)
+					j.data = buf[:at]
+					return j, fmt.Errorf("want a JSON object, found byte %#x", c)
 				}
 				at++
 				continue
@@ -314,6 +373,10 @@ func (s *splitter) values() (*job, error) {
 			at += k
 			s.scan.open = false
 			j.ends = append(j.ends, at)
+		}
+		if err != nil && !last {
+			j.data = buf
+			return j, err
 		}
 		if len(j.ends) > 0 || last {
 			end := len(buf)
@@ -329,7 +392,7 @@ func (s *splitter) values() (*job, error) {
 			j.unclosed = s.scan.open
 			return j, io.EOF
 		}
-		if len(buf) > maxValue {
+		if len(buf) > s.limit {
 			return nil, fmt.Errorf("a JSON value is %w", errTooLong)
 		}
 		if cap(buf)-len(buf) < chunkSize {

@@ -5,6 +5,9 @@ import (
 	"slices"
 )
 
+// maxLeaves bounds how many contents one conversation keeps: adding one moves the others.
+const maxLeaves = 1 << 13
+
 // leaves holds the contents of earlier requests of one conversation such that the longest prefix that any of them
 // shares with a new one can be found: in sorted order the best is a neighbour of where the new one belongs. A
 // content that is the beginning of a later one is dropped, because the later one shares as much with any third.
@@ -60,7 +63,7 @@ func (l *leaves) add(text []byte, line int) {
 		*old = leaf{append(old.text, text[len(old.text):]...), line, l.age}
 		return
 	}
-	for len(l.list) > 0 && (l.bytes+len(text) > l.budget || len(l.list) >= 1<<16) {
+	for len(l.list) > 0 && (l.bytes+len(text) > l.budget || len(l.list) >= maxLeaves) {
 		oldest := 0
 		for k := range l.list {
 			if l.list[k].age < l.list[oldest].age {

@@ -2,6 +2,7 @@ package analyze
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"unicode/utf8"
 )
@@ -53,7 +54,7 @@ func modelName(raw []byte) string {
 	out := make([]byte, 0, most)
 	for i := 0; i < len(raw) && len(out) < most; {
 		r, n := utf8.DecodeRune(raw[i:])
-		if r > ' ' && r < utf8.RuneSelf && r != '<' && r != '>' && r != '"' && r != '\\' {
+		if r < utf8.RuneSelf && (isWord(byte(r)) || strings.ContainsRune("._:/@+-", r)) {
 			out = append(out, byte(r))
 		} else {
 			out = append(out, '_')

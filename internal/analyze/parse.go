@@ -58,6 +58,7 @@ type parser struct {
 	text   content
 	enc    []byte
 	cells  [][]byte
+	quoted []byte
 
 	job  *job
 	b    *batch
@@ -321,8 +322,16 @@ func (p *parser) csv(line []byte) {
 	}
 	f := &p.fields[0]
 	f.reset()
+	p.quoted = p.quoted[:0]
 	for i, s := range p.job.columns {
-		f.set(s, p.cells[i])
+		cell := p.cells[i]
+		if _, _, _, number := decimal(cell); !number && len(cell) > 0 {
+			// From here on values are JSON.
+			at := len(p.quoted)
+			p.quoted = bodyedit.AppendString(p.quoted, string(cell))
+			cell = p.quoted[at:len(p.quoted):len(p.quoted)]
+		}
+		f.set(s, cell)
 	}
 	g := p.facts(f)
 	if g.err == nil && g.u.prompt < 0 && !g.hasText() {

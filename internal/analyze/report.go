@@ -16,6 +16,7 @@ type Report struct {
 	OtherUnit     int64   `json:"requests_in_another_unit"` // counted as turns, left out of sums
 	Conversations int64   `json:"conversations"`
 	SingleTurn    int64   `json:"single_turn_conversations"`
+	Branches      int64   `json:"branches"`        // linked by block ids: second and later continuations of one request
 	Duplicates    int64   `json:"duplicate_lines"` // lines that repeat the count of the request before
 	SpanSeconds   float64 `json:"span_seconds"`
 
@@ -108,8 +109,8 @@ type Quantiles struct {
 // Gaps are the times between turns.
 type Gaps struct {
 	StartToStart Quantiles `json:"start_to_start"`
-	// Idle is from the end of the previous reply to this request, not below 0; over follow-ups whose predecessor's
-	// duration is known.
+	// Idle is from the end of the previous reply to this request, not below 0; from its start where its duration is
+	// unknown. Empty if no duration is known.
 	Idle     Quantiles `json:"idle"`
 	IdleLate *float64  `json:"idle_later_than_ttl_share"`
 }
@@ -162,7 +163,8 @@ type Lines struct {
 	Conversations   int64    `json:"conversations_with_several"`
 	SideRequests    int64    `json:"side_requests"` // requests outside their conversation's main line
 	SidePrompt      int64    `json:"side_prompt"`
-	SideQueries     int64    `json:"side_queries"` // lines of one request that repeat the main line's messages or stand alone
+	SideQueries     int64    `json:"side_queries"` // lines of one request
+	SideQueryPrompt int64    `json:"side_query_prompt"`
 	BetterEarlier   int64    `json:"better_earlier_than_previous"`
 	BetterShare     *float64 `json:"better_earlier_share"`
 	MainLineRepeats *float64 `json:"main_line_repeated_share"`
@@ -219,6 +221,7 @@ type Input struct {
 	Bad      []Issue          `json:"bad"`
 	BadLines int64            `json:"bad_lines"`
 	Skipped  []Issue          `json:"skipped"`
+	Failed   []string         `json:"failed"` // inputs that could not be read to their end, and why
 	Spilled  int64            `json:"spilled_bytes"`
 	Limited  int64            `json:"comparisons_limited"` // requests not compared with all earlier ones, for memory
 }

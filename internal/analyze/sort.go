@@ -27,16 +27,66 @@ type sorter struct {
 	tempDir string
 	keys    []sortKey
 	rows    []row
-	places  []place
-	content []byte
+	places  []slabPlace
+	slabs   [][]byte
+	used    int64 // bytes in slabs
+	slab    int   // the one being filled
 	runs    []*run
 	spilled int64 // bytes written to disk
 }
 
-// place is where a row's content lies in sorter.content.
+// place is where a row's content lies in batch.content.
 type place struct {
 	off int64
 	len int32
+}
+
+// slabPlace is where a row's content lies in sorter.slabs. One slice that grows would be copied again and again, and
+// need twice its memory each time.
+type slabPlace struct{ slab, off, len int32 }
+
+const slabSize = 4 << 20
+
+// store copies content into the slabs.
+func (s *sorter) store(content []byte) slabPlace {
+	if len(content) == 0 {
+		return slabPlace{}
+	}
+	for ; s.slab < len(s.slabs); s.slab++ {
+		if b := s.slabs[s.slab]; cap(b)-len(b) >= len(content) {
+			break
+		}
+	}
+	if s.slab == len(s.slabs) {
+		s.slabs = append(s.slabs, make([]byte, 0, max(slabSize, len(content))))
+	}
+	b := &s.slabs[s.slab]
+	p := slabPlace{int32(s.slab), int32(len(*b)), int32(len(content))}
+	*b = append(*b, content...)
+	s.used += int64(len(content))
+	return p
+}
+
+// at returns the content stored at p.
+func (s *sorter) at(p slabPlace) []byte {
+	if p.len == 0 {
+		return nil
+	}
+	return s.slabs[p.slab][p.off : p.off+p.len]
+}
+
+// forget drops what is stored and keeps the memory, except for slabs made for one large content.
+func (s *sorter) forget() {
+	s.rows, s.places, s.used, s.slab = s.rows[:0], s.places[:0], 0, 0
+	s.slabs = slices.DeleteFunc(s.slabs, func(b []byte) bool { return cap(b) > slabSize })
+	for i := range s.slabs {
+		s.slabs[i] = s.slabs[i][:0]
+	}
+}
+
+// release gives the memory back.
+func (s *sorter) release() {
+	s.rows, s.places, s.keys, s.slabs, s.used, s.slab = nil, nil, nil, nil, 0, 0
 }
 
 type sortKey struct {
@@ -64,17 +114,16 @@ func (s *sorter) key(r *row) sortKey {
 	return k
 }
 
-const perRow = rowSize + 32 + 16 + 32 // what a row costs in memory: itself, its key, its place, slack
+const perRow = 96 + 32 + 16 // what a row costs in memory: itself, its key, its place
 
 func (s *sorter) add(r *row, content []byte) error {
-	if len(s.rows) > 0 && (int64(len(s.rows)+1)*perRow+int64(len(s.content)+len(content)) > s.budget || len(s.rows) == 1<<30) {
+	if len(s.rows) > 0 && (int64(len(s.rows)+1)*perRow+s.used+int64(len(content)) > s.budget || len(s.rows) == 1<<30) {
 		if err := s.spill(); err != nil {
 			return err
 		}
 	}
 	s.rows = append(s.rows, *r)
-	s.places = append(s.places, place{int64(len(s.content)), int32(len(content))})
-	s.content = append(s.content, content...)
+	s.places = append(s.places, s.store(content))
 	return nil
 }
 
@@ -98,8 +147,7 @@ func (s *sorter) all(f func(*row, []byte) error) error {
 				return s.ctx.Err()
 			}
 			i := s.keys[n].i
-			p := s.places[i]
-			if err := f(&s.rows[i], s.content[p.off:p.off+int64(p.len)]); err != nil {
+			if err := f(&s.rows[i], s.at(s.places[i])); err != nil {
 				return err
 			}
 		}
@@ -108,7 +156,7 @@ func (s *sorter) all(f func(*row, []byte) error) error {
 	if err := s.spill(); err != nil {
 		return err
 	}
-	s.rows, s.places, s.content, s.keys = nil, nil, nil, nil
+	s.release()
 	return s.merge(f)
 }
 
@@ -141,7 +189,7 @@ func (s *sorter) spill() error {
 		if err := r.write(head[:]); err != nil {
 			return err
 		}
-		if err := r.write(s.content[p.off : p.off+int64(p.len)]); err != nil {
+		if err := r.write(s.at(p)); err != nil {
 			return err
 		}
 	}
@@ -149,7 +197,7 @@ func (s *sorter) spill() error {
 		return err
 	}
 	s.spilled += r.size
-	s.rows, s.places, s.content = s.rows[:0], s.places[:0], s.content[:0]
+	s.forget()
 	// Runs are merged in one pass; more of them would make the buffers of the merge large.
 	if len(s.runs) >= 64 {
 		return s.fold()

@@ -207,3 +207,16 @@ func ratio(a, b int64) *float64 {
 	v := round(float64(a) / float64(b))
 	return &v
 }
+
+// wide is a sum of products of two whole numbers, exact whatever the order of additions.
+type wide struct{ hi, lo uint64 }
+
+// add adds a·b; neither is negative.
+func (w *wide) add(a, b int64) {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	var carry uint64
+	w.lo, carry = bits.Add64(w.lo, lo, 0)
+	w.hi, _ = bits.Add64(w.hi, hi, carry)
+}
+
+func (w *wide) float() float64 { return float64(w.hi)*(1<<64) + float64(w.lo) }

@@ -59,13 +59,13 @@ type unitSums struct {
 	cached, cachedOf, cachedTurns int64
 	open, running                 timeline
 	pins                          []pinSums // by ttl
-	inUse                         float64   // size·ns of running requests
+	inUse                         wide      // size·ns of running requests
 	timed, timedRepeated          int64     // follow-ups with times
 }
 
 type pinSums struct {
 	turns, repeated int64
-	pinned          float64 // size·ns
+	pinned          wide // size·ns
 	level           timeline
 }
 
@@ -80,13 +80,15 @@ type tally struct {
 	byUnit [units]shares
 
 	convs, single, collisions int64
+	branches                  int64
 	duplicates, limited       int64
 	turns                     dist
 	s2s, idle                 dist
-	idleKnown, idleLate       int64
+	durations, idleLate       int64           // follow-ups whose predecessor's duration is known; … that came too late
 	atOnce                    map[int64]int64 // conversations by the instant of their first request, bounded
 	conversationsOpen         timeline
 	firstSeen, lastSeen       int64
+	inputEnd                  int64 // end of the last request of the whole input, known before turns are compared
 	any                       bool
 	sources                   [3]int64 // by field, by content, none
 	noTimes                   int64
@@ -116,7 +118,7 @@ type breakSums struct {
 }
 
 func newTally(o *Options) *tally {
-	t := &tally{o: o, atOnce: map[int64]int64{}}
+	t := &tally{o: o, atOnce: map[int64]int64{}, inputEnd: noTime}
 	for _, s := range ttlSeconds {
 		t.ttls = append(t.ttls, s*1e9)
 	}
@@ -176,7 +178,7 @@ func (t *tally) request(r *row) {
 	if r.dur > 0 {
 		u.running.add(r.start, 1)
 		u.running.add(r.end(), -1)
-		u.inUse += float64(r.prompt+max(r.output, 0)) * float64(r.dur)
+		u.inUse.add(r.prompt+max(r.output, 0), r.dur)
 	}
 }
 
@@ -198,16 +200,15 @@ func (t *tally) followUp(f *follow) {
 		s2s := r.start - p.start
 		t.s2s.add(s2s)
 		late = s2s > ttl
-		gap = s2s
 		if p.dur >= 0 {
-			gap = s2s - p.dur
-			t.idle.add(max(0, gap))
-			t.idleKnown++
-			if gap > ttl {
-				t.idleLate++
-			}
-			gap = max(0, gap)
+			t.durations++
 		}
+		gap = s2s - max(0, p.dur)
+		if gap > ttl {
+			t.idleLate++
+		}
+		gap = max(0, gap)
+		t.idle.add(gap)
 		if gap < 50e6 {
 			t.zeroGaps++
 		}
@@ -236,9 +237,9 @@ func (t *tally) followUp(f *follow) {
 		u.previousReply += f.withReply
 		u.best += f.best
 		for i, size := range blockSizes {
-			u.blocks[i] += wholeBlocks(repeated, size)
+			u.blocks[i] += wholeBlocks(repeated, size, r.unit)
 		}
-		u.atSize += wholeBlocks(repeated, t.o.BlockSize)
+		u.atSize += wholeBlocks(repeated, t.o.BlockSize, r.unit)
 		u.coarse = max(u.coarse, r.blockSize)
 		if f.better {
 			u.better++
@@ -259,7 +260,17 @@ func (t *tally) followUp(f *follow) {
 	}
 }
 
-func wholeBlocks(n int64, size int) int64 { return n / int64(size) * int64(size) }
+// charsPerToken is what a token is taken for where a log has text and no counts.
+const charsPerToken = 4
+
+// wholeBlocks is the part of n that lies in whole blocks of size tokens.
+func wholeBlocks(n int64, size int, u unit) int64 {
+	block := int64(size)
+	if u != tokens {
+		block *= charsPerToken
+	}
+	return n / block * block
+}
 
 // pin counts what D holds after turn p until the turn next, nil if there is none.
 func (t *tally) pin(p, next *row) {
@@ -280,7 +291,8 @@ func (t *tally) pin(p, next *row) {
 		if until >= 0 {
 			held = min(until, ttl)
 		}
-		u.pins[i].pinned += float64(size) * float64(held)
+		held = min(held, max(0, t.inputEnd-from)) // what comes after the log is not counted
+		u.pins[i].pinned.add(size, held)
 		u.pins[i].level.add(from, size)
 		u.pins[i].level.add(from+held, -size)
 	}

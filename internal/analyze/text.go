@@ -34,7 +34,11 @@ func (p *printer) title(s string) { p.f("\n%s\n", s) }
 
 func (p *printer) head(r *Report) {
 	p.f("follow-up turns        %d\n", r.FollowUpTurns)
-	p.f("repeated prompt share  >= %s\n", percent(r.RepeatedPromptShare))
+	bound := ""
+	if r.RepeatedPromptShare != nil {
+		bound = ">= "
+	}
+	p.f("repeated prompt share  %s%s\n", bound, percent(r.RepeatedPromptShare))
 	p.f("later than %-11s %s\n", fmt.Sprintf("%g s", r.TTLSeconds), percent(r.LateTurnsShare))
 }
 
@@ -96,11 +100,13 @@ func (p *printer) what(r *Report) {
 		}
 		return
 	}
-	p.f("  at the same time       conversations %d (p50) %d (p95) %d (max)", c.Conversations.P50, c.Conversations.P95, c.Conversations.Max)
-	if c.Running.Max > 0 {
-		p.f(", requests %d %d %d", c.Running.P50, c.Running.P95, c.Running.Max)
+	if r.Conversations > 0 {
+		p.f("  open conversations     %d (p50) %d (p95) %d (max)\n", c.Conversations.P50, c.Conversations.P95, c.Conversations.Max)
+		p.f("  kept by them           %d (p50) %d (p95) %d (max)\n", c.OpenPrompts.P50, c.OpenPrompts.P95, c.OpenPrompts.Max)
 	}
-	p.f("\n  kept by open ones      %d (p50) %d (p95) %d (max)\n", c.OpenPrompts.P50, c.OpenPrompts.P95, c.OpenPrompts.Max)
+	if c.Running.Max > 0 {
+		p.f("  running requests       %d (p50) %d (p95) %d (max)\n", c.Running.P50, c.Running.P95, c.Running.Max)
+	}
 	p.f("  requests per minute    %d (p50) %d (p95) %d (max)\n", c.RequestRate.P50, c.RequestRate.P95, c.RequestRate.Max)
 }
 
@@ -149,7 +155,7 @@ func (p *printer) shares(r *Report) {
 	if s.ContentFollowUps > 0 {
 		p.f("  (content known for %d follow-ups)\n", s.ContentFollowUps)
 	}
-	if len(s.Blocks) > 0 && r.Unit == "tokens" {
+	if len(s.Blocks) > 0 {
 		p.f("  in whole blocks of")
 		for _, b := range s.Blocks {
 			if b.Share != nil {
@@ -262,6 +268,9 @@ func dash(v *float64) string {
 func (p *printer) input(r *Report) {
 	p.title("input")
 	p.f("  lines                  %d in %d files, %d bytes\n", r.Input.Lines, len(r.Input.Files), r.Input.Bytes)
+	for _, f := range r.Input.Failed {
+		p.f("  FAILED                 %s\n", f)
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.Input.Formats)) {
 		p.f("  %-22s %d requests\n", name, r.Input.Formats[name])
 	}

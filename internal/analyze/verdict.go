@@ -15,6 +15,7 @@ const (
 	idleNode           = 0.10 // share of a node's prefill time, below: one node is enough
 	holdGoal           = 0.95 // of what an hour would hold
 	shortGap           = 2 * time.Second
+	handleMargin       = 30 * time.Second // how long before its end a handle is no longer used
 )
 
 func percent(v *float64) string {
@@ -32,10 +33,11 @@ func (c *collector) verdict(r *Report, u *unitSums) Verdict {
 		v.Decision = "cannot-tell"
 		v.Summary = "Cannot tell: the log has no conversation field and no content, so repetition cannot be computed."
 		say("name the member that holds the conversation with --field conversation=NAME, or give logs with prompts, token ids or block hashes")
-		for _, name := range []string{"request_id"} {
-			if c.hints[name] > 0 {
-				say("%s is there, but it names requests: it cannot link turns", name)
-			}
+		if c.hints["request_id"] > 0 {
+			say("request_id is there, but it names requests: it cannot link turns")
+		}
+		if c.hints["trace_id"] > 0 {
+			say("trace ids are there; where one trace is a whole conversation, name the member with --field")
 		}
 		return v
 	}
@@ -51,7 +53,7 @@ func (c *collector) verdict(r *Report, u *unitSums) Verdict {
 	}
 	tokensPerTurn := perTurn
 	if r.Unit != "tokens" {
-		tokensPerTurn = perTurn / 4
+		tokensPerTurn = perTurn / charsPerToken
 	}
 
 	stop := func(format string, args ...any) {
@@ -66,10 +68,10 @@ func (c *collector) verdict(r *Report, u *unitSums) Verdict {
 	case ofAll == nil || share == nil:
 		v.Decision = "cannot-tell"
 		v.Summary = "Cannot tell: the log has turns, but no sizes that can be compared."
-	case *ofAll < leastRepeatedOfAll:
-		stop("only %s of all prompt %s were there in an earlier turn. A single node with prefix caching is the simpler answer.", percent(ofAll), r.Unit)
 	case exact && *share < leastContentShare && r.Share.ByCounts != nil && *r.Share.ByCounts > 2**share:
 		stop("prompts look repeated by their lengths (%s) but by content only %s of a follow-up is: the prefix breaks. Mend that first (see the patterns); until then neither this nor a single node with prefix caching can reuse much.", percent(r.Share.ByCounts), percent(share))
+	case *ofAll < leastRepeatedOfAll:
+		stop("only %s of all prompt %s were there in an earlier turn. A single node with prefix caching is the simpler answer.", percent(ofAll), r.Unit)
 	case tokensPerTurn < leastPerTurn:
 		stop("a follow-up repeats %d tokens on average, which any prefill engine computes faster than it could fetch them with all that goes with it. A single node with prefix caching is the simpler answer.", tokensPerTurn)
 	}
@@ -125,7 +127,7 @@ func (c *collector) goOn(r *Report, v *Verdict, say func(string, ...any)) {
 		v.Settings = append(v.Settings, Setting{name, value, fmt.Sprintf(format, args...)})
 	}
 	if p := bestTTL(r.TTL); p != nil {
-		hold := time.Duration(p.Seconds * float64(time.Second))
+		hold := time.Duration(p.Seconds*float64(time.Second)) + handleMargin
 		pinned := "what it pins cannot be told from this log"
 		switch {
 		case p.PinnedPeakGB != nil:
@@ -135,8 +137,8 @@ func (c *collector) goOn(r *Report, v *Verdict, say func(string, ...any)) {
 		case p.PinnedToInUse != nil:
 			pinned = fmt.Sprintf("%.1f times what running requests hold", *p.PinnedToInUse)
 		}
-		set("serve --handle-ttl", hold.String(), "holds %s of what comes back; %s", percent(p.RepeatedHeld), pinned)
-		set("D's decoder_kv_blocks_ttl", hold.String(), "the same as --handle-ttl: handles are used until 30 s before")
+		set("serve --handle-ttl", hold.String(), "handles are used until 30 s before it, for %g s: that holds %s of what comes back; %s", p.Seconds, percent(p.RepeatedHeld), pinned)
+		set("D's decoder_kv_blocks_ttl", hold.String(), "the same as --handle-ttl")
 	}
 	late := r.Gaps.IdleLate
 	if late == nil {
@@ -166,7 +168,7 @@ func (c *collector) goOn(r *Report, v *Verdict, say func(string, ...any)) {
 		set("conversation id", "not needed", "conversations were found by content, as the router does")
 	}
 	for _, f := range r.Findings {
-		if f.LostShare != nil && *f.LostShare > 0.02 {
+		if f.LostShare != nil && *f.LostShare > 0.02 && f.Code != "history-changed" {
 			say("pattern %s costs %s of the follow-ups' prompts: mend it for more", f.Code, percent(f.LostShare))
 		}
 	}

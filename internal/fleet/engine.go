@@ -63,11 +63,13 @@ type Info struct {
 	Waiting   float64 // requests waiting for room in it, at the last look
 	Models    []Model
 	EngineID  string // of its present life, "" until a reply carried one
-	Trust     Trust
-	TrustWhy  string // why it is distrusted
-	Retains   bool   // it has returned a handle: it keeps the KV of turns, asked for or not
-	NoRender  bool   // it has refused to render: no scale-out endpoints
-	Err       string // why it is not up
+	// Fingerprint is the system_fingerprint of its replies, a raw JSON string, "" until one carried it.
+	Fingerprint string
+	Trust       Trust
+	TrustWhy    string // why it is distrusted
+	Retains     bool   // it has returned a handle: it keeps the KV of turns, asked for or not
+	NoRender    bool   // it has refused to render: no scale-out endpoints
+	Err         string // why it is not up
 }
 
 // Engine is one vLLM server.
@@ -116,9 +118,29 @@ func (e *Engine) Saw(engineID string) (ended string) {
 	ended = e.info.EngineID
 	e.info.EngineID = engineID
 	if ended != "" {
+		e.info.Fingerprint = "" // it names the engine's settings, which may be others now
+	}
+	if ended != "" {
 		e.info.Trust, e.info.TrustWhy = Unproven, ""
 	}
 	return ended
+}
+
+// SawFingerprint records the system_fingerprint of a reply, a raw JSON string; nil is none.
+func (e *Engine) SawFingerprint(raw []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(raw) > 0 && string(raw) != e.info.Fingerprint {
+		e.info.Fingerprint = string(raw)
+	}
+}
+
+// Answered records that the engine has just answered a turn: it is up, however late its health
+// checks come.
+func (e *Engine) Answered() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.fails = 0
 }
 
 // SawHandle records that the engine returned a handle.
@@ -155,7 +177,7 @@ func (e *Engine) Refresh(ctx context.Context) {
 	if e.fails++; e.fails >= downAfter || !e.info.Up {
 		// Whatever comes back may be another life of it.
 		e.info.Up, e.info.Err = false, err.Error()
-		e.info.Version = ""
+		e.info.Version, e.info.Fingerprint = "", ""
 		if e.info.Trust == Proven {
 			e.info.Trust = Unproven
 		}

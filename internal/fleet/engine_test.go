@@ -133,3 +133,43 @@ func TestBlockSize(t *testing.T) {
 		}
 	}
 }
+
+// Replies count: an engine that answers turns is up however late its health checks come, and what
+// its replies say of it ends with its life.
+func TestWhatRepliesTell(t *testing.T) {
+	t.Parallel()
+	var status atomic.Int32
+	status.Store(http.StatusOK)
+	s := server(t, "0.33.0", &status)
+	e, err := New(Decode, s.URL, s.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	e.Refresh(ctx)
+	e.Saw("a")
+	e.SawFingerprint([]byte(`"f"`))
+	e.SawFingerprint(nil) // a reply without
+	if f := e.Info().Fingerprint; f != `"f"` {
+		t.Errorf("Fingerprint = %s", f)
+	}
+	status.Store(http.StatusServiceUnavailable)
+	for range 10 {
+		e.Refresh(ctx)
+		e.Answered()
+	}
+	if !e.Info().Up {
+		t.Error("an engine that answers turns counts as down")
+	}
+	e.Saw("b")
+	if f := e.Info().Fingerprint; f != "" {
+		t.Errorf("a new life has the fingerprint %s", f)
+	}
+	e.SawFingerprint([]byte(`"g"`))
+	for range downAfter {
+		e.Refresh(ctx)
+	}
+	if i := e.Info(); i.Up || i.Fingerprint != "" {
+		t.Errorf("after %d failed checks: %+v", downAfter, i)
+	}
+}

@@ -1,9 +1,15 @@
 package router
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"strconv"
+	"syscall"
 )
 
 // failure is an answer that says no. The engines' own failures are passed on as they are; these
@@ -24,6 +30,8 @@ func (f *failure) kind() string {
 		return "NotFoundError"
 	case f.status < 500:
 		return "BadRequestError"
+	case f.status == http.StatusInternalServerError:
+		return "InternalServerError"
 	case f.status == http.StatusServiceUnavailable:
 		return "ServiceUnavailableError"
 	}
@@ -64,6 +72,34 @@ func (f *failure) write(w http.ResponseWriter) {
 // event is the failure as the last event of a stream that has begun.
 func (f *failure) event() []byte {
 	return append(append([]byte("data: "), f.body()...), "\n\n"...)
+}
+
+// engineDown is the answer while an engine is not there. Where it should be is for operators: GET
+// /engines of the admin listener.
+func engineDown(what string) *failure {
+	return &failure{status: http.StatusServiceUnavailable, code: "engine-down", message: what + "; it may be starting, try again"}
+}
+
+// cause says why a call failed, without the addresses that Go's errors carry.
+func cause(err error) string {
+	var (
+		dns       *net.DNSError
+		op        *net.OpError
+		transport *url.Error
+	)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "it took too long"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection refused"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return "the connection broke"
+	case errors.As(err, &dns):
+		return "its name does not resolve"
+	case errors.As(err, &op), errors.As(err, &transport):
+		return "the connection failed"
+	}
+	return err.Error()
 }
 
 func badRequest(param, message string) *failure {

@@ -69,12 +69,13 @@ func (r *Router) releaser(ctx context.Context) {
 }
 
 // release makes one P call that reads nothing and hangs up at its first event: then P keeps
-// nothing either.
+// nothing either. It asks for more tokens than P makes until then: a request that finishes keeps its
+// blocks for a lease.
 func (r *Router) release(ctx context.Context, h kvp.Handle) {
 	ctx, cancel := context.WithTimeout(ctx, releasePatience)
 	defer cancel()
 	b := append([]byte(`{"model":`), quote(r.modelName())...)
-	b = append(b, `,"prompt":[1],"max_tokens":16,"stream":true,"kv_transfer_params":`...)
+	b = append(b, `,"prompt":[1],"max_tokens":256,"ignore_eos":true,"stream":true,"kv_transfer_params":`...)
 	b = append(append(b, h.Release().Raw()...), '}')
 	res, err := r.send(ctx, call{engine: r.prefill, path: kvp.Completions.Path(), body: bytesPayload(b), header: http.Header{}, id: newID()})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/tarik-kv/tarik/internal/fleet"
@@ -42,7 +43,11 @@ func (r *Router) send(ctx context.Context, c call) (*http.Response, error) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-Request-Id", c.id)
-	return r.client.Do(req)
+	res, err := r.client.Do(req)
+	if err == nil && res.StatusCode < 500 {
+		c.engine.Answered()
+	}
+	return res, err
 }
 
 // answer is an engine's whole reply, kept to be looked at or passed on.
@@ -106,14 +111,29 @@ var hopHeaders = map[string]bool{
 	"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Te": true, "Trailer": true, "Transfer-Encoding": true,
 	"Upgrade": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Content-Length": true,
 	"X-Request-Id": true, // the router's own id on the engine's side; the client gets its own back
+	"Server":       true, // what runs behind the router is nobody's business …
+	"Date":         true, // … and when, the router's own server says
 }
 
+// copyHeaders copies what an engine says to the client, less what is between the engine and the
+// router: the headers above and those that Connection names.
 func copyHeaders(to, from http.Header) {
 	for name, values := range from {
-		if !hopHeaders[name] {
+		if !hopHeaders[name] && !namedIn(from["Connection"], name) {
 			to[name] = values
 		}
 	}
+}
+
+func namedIn(connection []string, name string) bool {
+	for _, list := range connection {
+		for item := range strings.SplitSeq(list, ",") {
+			if http.CanonicalHeaderKey(strings.TrimSpace(item)) == name {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // newID is an id of the router's own: 16 hex digits.

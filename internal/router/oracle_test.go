@@ -29,18 +29,22 @@ func TestOracle(t *testing.T) {
 		t.Run(as, func(t *testing.T) {
 			t.Parallel()
 			o := newOracle(t, as, false)
-			wrong := o.play(t, *oracleTurns, 1)
+			turns, enough := *oracleTurns, *oracleTurns/10
+			if testing.Short() {
+				turns, enough = 100, 5 // the first turns of conversations have nothing to pull
+			}
+			wrong := o.play(t, turns, 1)
 			if wrong > 0 {
-				t.Errorf("%d of %d replies differ from those without reuse", wrong, *oracleTurns)
+				t.Errorf("%d of %d replies differ from those without reuse", wrong, turns)
 			}
 			pulls := 0
-			for _, rc := range o.receipts.Newest(*oracleTurns) {
+			for _, rc := range o.receipts.Newest(turns) {
 				if rc.PPulledTokens != nil && *rc.PPulledTokens > 0 {
 					pulls++
 				}
 			}
-			if pulls < *oracleTurns/10 {
-				t.Errorf("only %d of %d turns pulled anything: the test shows nothing", pulls, *oracleTurns)
+			if pulls < enough {
+				t.Errorf("only %d of %d turns pulled anything: the test shows nothing", pulls, turns)
 			}
 			o.checkBlocks(t)
 		})
@@ -55,7 +59,7 @@ func TestOracleNeedsVerification(t *testing.T) {
 	if wrong := o.play(t, 200, 1); wrong == 0 {
 		t.Error("no reply was wrong with verification off: the oracle cannot see a wrong pull")
 	}
-	if st := o.stack.P.Core.Snapshot(); st.Misreads == 0 {
+	if st := o.stack.P.Core.Snapshot(); st.Misreads == o.probed["prefill"] {
 		t.Error("P never read KV of other tokens with verification off")
 	}
 }
@@ -65,6 +69,7 @@ type oracle struct {
 	stack     *local.Stack
 	reference *local.Engine
 	receipts  *telemetry.Receipts
+	probed    map[string]uint64 // misreads of each engine when the probe had ended
 }
 
 func newOracle(t *testing.T, as string, unverified bool) *oracle {
@@ -84,6 +89,13 @@ func newOracle(t *testing.T, as string, unverified bool) *oracle {
 		t.Fatal(err)
 	}
 	t.Cleanup(o.stack.Close)
+	// The probe has P read KV of another salt, and D take it over: one misread each, by intent.
+	o.probed = map[string]uint64{"prefill": o.stack.P.Core.Snapshot().Misreads, "decode": o.stack.D.Core.Snapshot().Misreads}
+	for name, n := range o.probed {
+		if n > 1 {
+			t.Errorf("the probe made %s read KV of other tokens %d times, want 1 at most", name, n)
+		}
+	}
 	if unverified {
 		router.Unverify(o.stack.Router)
 	}
@@ -103,8 +115,8 @@ func (o *oracle) checkBlocks(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		st := e.Core.Snapshot()
-		if st.Misreads > 0 || st.PoisonedHits > 0 {
-			t.Errorf("%s read KV of other tokens %d times and used it %d times more", name, st.Misreads, st.PoisonedHits)
+		if n := st.Misreads - o.probed[name]; n > 0 || st.PoisonedHits > 0 {
+			t.Errorf("%s read KV of other tokens %d times and used it %d times more", name, n, st.PoisonedHits)
 		}
 		if b := st.Blocks; b.Used > 0 || b.Parked > 0 {
 			t.Errorf("%s is idle, but %d blocks are used and %d parked", name, b.Used, b.Parked)

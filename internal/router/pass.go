@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/tarik-kv/tarik/internal/bodyedit"
 	"github.com/tarik-kv/tarik/internal/fleet"
 )
 
@@ -22,7 +23,16 @@ func (r *Router) passThrough(w http.ResponseWriter, req *http.Request) {
 			f.write(w)
 			return
 		}
-		payload = body
+		doc, err := bodyedit.Scan(body)
+		if err != nil {
+			badRequest("", fmt.Sprintf("request body: %v", err)).write(w)
+			return
+		}
+		e := doc.Edit()
+		if e.DeleteFold(ownFields...) > 0 {
+			r.metrics.Stripped.Inc()
+		}
+		payload = e.Bytes()
 	}
 	for _, e := range []*fleet.Engine{r.prefill, r.decode} {
 		if !e.Info().Up {
@@ -46,8 +56,7 @@ func (r *Router) passThrough(w http.ResponseWriter, req *http.Request) {
 		_ = res.Body.Close()
 		return
 	}
-	(&failure{status: http.StatusServiceUnavailable, code: "engine-down", message: fmt.Sprintf(
-		"no engine answers (prefill: %s; decode: %s)", orUp(r.prefill.Info()), orUp(r.decode.Info()))}).write(w)
+	engineDown("no engine answers").write(w)
 }
 
 func orUp(i fleet.Info) string {
@@ -60,7 +69,7 @@ func orUp(i fleet.Info) string {
 // health says whether turns can be served: D is enough.
 func (r *Router) health(w http.ResponseWriter, _ *http.Request) {
 	if d := r.decode.Info(); !d.Up {
-		(&failure{status: http.StatusServiceUnavailable, code: "engine-down", message: "the decode engine does not answer: " + d.Err}).write(w)
+		engineDown("the decode engine does not answer").write(w)
 		return
 	}
 	w.WriteHeader(http.StatusOK)

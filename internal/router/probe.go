@@ -27,6 +27,9 @@ const (
 	// distrustFor is how long a distrusted P is left alone before it is tried again: each failed
 	// try may cost it blocks.
 	distrustFor = 5 * time.Minute
+	// probeRest is the longest rest between tries while decode returns no handles: they cost both
+	// engines a small prompt each.
+	probeRest = time.Minute
 )
 
 func (r *Router) wakeProber() {
@@ -40,12 +43,14 @@ func (r *Router) wakeProber() {
 func (r *Router) prober(ctx context.Context) {
 	retry := time.NewTimer(distrustFor)
 	defer retry.Stop()
+	var rest time.Duration // after the tries so far, none of which told anything
+	var next time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.probe:
-			if r.prefill.Info().Trust == fleet.Distrusted {
+			if r.prefill.Info().Trust == fleet.Distrusted || time.Now().Before(next) {
 				continue
 			}
 		case <-retry.C:
@@ -68,6 +73,12 @@ func (r *Router) prober(ctx context.Context) {
 				trust = fleet.Unproven
 			}
 		}
+		if trust == fleet.Unproven {
+			rest = min(max(2*rest, r.cfg.HealthInterval), probeRest)
+		} else {
+			rest = 0
+		}
+		next = time.Now().Add(rest)
 		r.settle(trust, why)
 		retry.Reset(distrustFor)
 	}
@@ -116,12 +127,12 @@ func (r *Router) prove(ctx context.Context) error {
 		return bytesPayload(append(append(append(b, `,"kv_transfer_params":`...), params...), '}'))
 	}
 	post := func(e *fleet.Engine, salt string, params []byte) (prefillReply, error) {
-		ctx, cancel := context.WithTimeout(ctx, probePatience)
+		ctx, cancel := context.WithTimeout(ctx, r.cfg.probePatience)
 		defer cancel()
 		a := r.ask(ctx, call{engine: e, path: kvp.Completions.Path(), body: body(salt, params), header: http.Header{}, id: newID()}, r.cfg.MaxReply)
 		switch {
 		case ctx.Err() == context.DeadlineExceeded:
-			return prefillReply{}, fmt.Errorf("no answer in %s", probePatience)
+			return prefillReply{}, fmt.Errorf("no answer in %s", r.cfg.probePatience)
 		case a.err != nil:
 			return prefillReply{}, a.err
 		case a.status != http.StatusOK:
@@ -135,6 +146,7 @@ func (r *Router) prove(ctx context.Context) error {
 		return notProven{fmt.Errorf("the probe's first prefill: %w", err)}
 	}
 	r.sawPrefill(fromP.engineID)
+	fromP.params = r.forDecode(fromP.params)
 	if fromP.params == nil {
 		return notProven{errors.New("prefill returns no kv_transfer_params: it runs without --kv-transfer-config")}
 	}
@@ -143,6 +155,7 @@ func (r *Router) prove(ctx context.Context) error {
 		return notProven{fmt.Errorf("decode could not read the prefill engine's blocks: %w", err)}
 	}
 	r.sawDecode(fromD.engineID)
+	r.decode.SawFingerprint(fromD.fingerprint)
 	if fromD.params == nil {
 		return notProven{errors.New("decode returns no handle: bidirectional_kv_xfer is off there")}
 	}
@@ -164,7 +177,7 @@ func (r *Router) prove(ctx context.Context) error {
 // tidy lets D take over what P keeps of the probe's last call, so that P need not wait for its lease
 // to end, and then has D free that too.
 func (r *Router) tidy(ctx context.Context, params []byte, post func(*fleet.Engine, string, []byte) (prefillReply, error), salt string) error {
-	if params == nil {
+	if params = r.forDecode(params); params == nil {
 		return nil
 	}
 	fromD, err := post(r.decode, salt, params)
@@ -181,6 +194,7 @@ func (r *Router) tidy(ctx context.Context, params []byte, post func(*fleet.Engin
 type prefillReply struct {
 	params       []byte // kv_transfer_params, nil if null
 	engineID     string // from params
+	fingerprint  []byte // system_fingerprint, a raw JSON string
 	promptTokens int
 	cached       *int // prompt tokens the engine did not compute, nil if it does not say
 }
@@ -192,7 +206,10 @@ func readPrefill(body []byte) (prefillReply, error) {
 	if err != nil {
 		return prefillReply{}, fmt.Errorf("reply is not JSON: %w", err)
 	}
-	var p prefillReply
+	p := prefillReply{fingerprint: doc.Get("system_fingerprint")}
+	if bodyedit.KindOf(p.fingerprint) != bodyedit.Text {
+		p.fingerprint = nil
+	}
 	usage := doc.Get("usage")
 	if usage == nil {
 		return prefillReply{}, errors.New("reply has no usage: not a completion")

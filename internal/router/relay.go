@@ -1,9 +1,11 @@
 package router
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"mime"
 	"net/http"
 	"slices"
@@ -41,10 +43,43 @@ var streams = sync.Pool{New: func() any { return new(stream) }}
 // close gives the reply's connection and memory back.
 func (p *reply) close() {
 	_ = p.res.Body.Close() // whatever is left of it is nobody's
-	if p.s != nil {
+	if p.s != nil && cap(p.s.out) <= maxPooled {
 		streams.Put(p.s)
-		p.s = nil
 	}
+	p.s, p.info = nil, nil // info is the stream's memory
+}
+
+// maxPooled is how large a stream's buffer may have grown to be used again, in bytes: a rare event of
+// megabytes must not stay in memory for ever.
+const maxPooled = 1 << 20
+
+// drainFor is how long D's stream is still read when its client has left. A D that ends in that time
+// has kept blocks, and only the end of its stream says which.
+const drainFor = 100 * time.Millisecond
+
+// drain reads a stream that no client gets to its end, if that comes soon. The call must be cancelled
+// afterwards.
+func (t *run) drain(p *reply) {
+	defer time.AfterFunc(drainFor, t.cancel).Stop()
+	for p.streaming && !p.info.Done {
+		n, err := p.res.Body.Read(p.s.buf[:])
+		p.take(p.s.buf[:n])
+		p.s.out = p.s.out[:0]
+		if err != nil {
+			return
+		}
+	}
+}
+
+// discard drops a reply that no client gets. D keeps what a handle in it names, so it is told.
+func (t *run) discard(p *reply) {
+	if p.info.Handle != nil {
+		if h, err := kvp.ParseHandle(p.info.Handle); err == nil {
+			t.r.sawDecode(h.EngineID)
+			t.r.letGo([]*kvp.Held{{Handle: h}})
+		}
+	}
+	p.close()
 }
 
 // decode makes a D call and reports how it begins.
@@ -61,7 +96,14 @@ func (t *run) decode(ctx context.Context, a turn.Decode) {
 		body: editPayload{q.decodeBody(a.Params, a.IDs, wantIDs, a.Brief)},
 	}
 	t.asked, t.gaveParams = time.Now(), a.Params != nil
-	go func() { t.events <- t.began(ctx, c) }()
+	t.visible = t.wireOptions() // here, since the machine goes on while the leg runs
+	t.spawn(func() turn.Event {
+		ev := t.began(ctx, c)
+		if _, failed := ev.(turn.DecodeFailed); failed {
+			t.decodeTook += time.Since(t.asked)
+		}
+		return ev
+	})
 }
 
 // began sends the D call and returns DecodeBegan with the first of its reply in t.reply, or
@@ -75,18 +117,28 @@ func (t *run) began(ctx context.Context, c call) turn.Event {
 	if res.StatusCode != http.StatusOK {
 		t.failed = answer{status: res.StatusCode, header: res.Header}
 		t.failed.body, t.failed.err = readAll(res, t.r.cfg.MaxReply)
+		if res.StatusCode < 400 {
+			t.failed = answer{err: fmt.Errorf("HTTP %d is no answer to a request", res.StatusCode)}
+			return turn.DecodeFailed{}
+		}
 		return turn.DecodeFailed{Status: res.StatusCode}
 	}
 	p := &reply{res: res}
 	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	if p.streaming = media == "text/event-stream"; p.streaming {
+	p.streaming = media == eventStream || media == "" && t.q.streaming
+	switch coding := res.Header.Get("Content-Encoding"); {
+	case coding != "" && coding != "identity":
+		err = errors.New("its reply is compressed, which nobody asked for") // and may hide a handle
+	case p.streaming:
 		err = t.firstEvent(p)
-	} else {
+	default:
 		err = t.wholeReply(p)
 	}
 	switch {
 	case err != nil:
 		t.failed = answer{err: err}
+		p.close()
+		return turn.DecodeFailed{}
 	case p.info.Failed():
 		t.failed = answer{status: errorStatus(p.info.Error), header: http.Header{"Content-Type": {"application/json"}}, body: errorBody(p.info.Error)}
 	case t.ids != nil && len(p.info.PromptIDs) > 0 && !slices.Equal(t.ids, p.info.PromptIDs):
@@ -96,15 +148,20 @@ func (t *run) began(ctx context.Context, c call) turn.Event {
 		t.reply = p
 		return turn.DecodeBegan{}
 	}
-	p.close()
+	t.discard(p)
 	return turn.DecodeFailed{Status: t.failed.status}
 }
+
+const eventStream = "text/event-stream"
 
 // wireOptions say what this client may see.
 func (t *run) wireOptions() wire.Options {
 	o := wire.Options{
 		Endpoint: t.q.endpoint, KeepTokenIDs: t.q.wantsIDs, KeepPromptIDs: t.q.wantsIDs,
 		KeepUsageChunk: t.q.wantsUsage, KeepContinuousUsage: t.q.wantsRunningUsage,
+	}
+	if f := t.r.decode.Info().Fingerprint; f != "" {
+		o.Fingerprint = []byte(f)
 	}
 	if cached := t.machine.Outcome().Cached; cached != nil {
 		o.OverrideCachedTokens, o.CachedTokens = true, *cached
@@ -118,7 +175,7 @@ func (t *run) wholeReply(p *reply) error {
 	if err != nil {
 		return err
 	}
-	edit, info, err := wire.FilterBody(body, t.wireOptions())
+	edit, info, err := wire.FilterBody(body, t.visible)
 	if err != nil {
 		return err
 	}
@@ -132,19 +189,31 @@ func (t *run) wholeReply(p *reply) error {
 func (t *run) firstEvent(p *reply) error {
 	p.s = streams.Get().(*stream)
 	p.s.framer.Reset()
-	p.s.filter.Reset(t.wireOptions())
+	p.s.filter.Reset(t.visible)
 	p.s.out = p.s.out[:0]
 	p.info = p.s.filter.Info()
 	for {
 		n, err := p.res.Body.Read(p.s.buf[:])
 		if p.take(p.s.buf[:n]) {
+			if p.info.Done && p.info.Choices == 0 && p.info.Error == nil {
+				return errNoEvent
+			}
 			return nil
 		}
 		if err != nil {
-			return errors.New("decode's stream ended before its first event")
+			return errNoEvent
+		}
+		if len(p.s.out) > maxComments {
+			p.s.out = p.s.out[:0]
 		}
 	}
 }
+
+var errNoEvent = errors.New("its stream ended before its first event")
+
+// maxComments bounds what is kept of comments that come before the first event, in bytes: they tell
+// nothing, and an engine may send them for hours.
+const maxComments = 8 << 10
 
 // take filters what was read into out, and tail from the end mark on. It reports whether any event
 // had a payload.
@@ -178,7 +247,9 @@ func (t *run) relay(client context.Context) turn.Event {
 	copyHeaders(h, p.res.Header)
 	t.receipt.Status = http.StatusOK
 	if p.streaming {
-		stop := context.AfterFunc(client, t.cancel) // ends a read that waits for D
+		cancel := t.cancel
+		stop := context.AfterFunc(client, func() { time.AfterFunc(drainFor, cancel) }) // ends a read that waits for D
+		h.Set("Content-Type", cmp.Or(h.Get("Content-Type"), eventStream))
 		// Nobody on the way may hold events back or change them.
 		h.Set("Cache-Control", "no-cache, no-transform")
 		h.Set("X-Accel-Buffering", "no")
@@ -187,8 +258,9 @@ func (t *run) relay(client context.Context) turn.Event {
 		stop()
 	}
 	took := time.Since(t.asked)
-	t.receipt.DMs = ms(took)
+	t.decodeTook += took
 	t.r.metrics.Legs.WithLabelValues("decode").Observe(took.Seconds())
+	t.left = t.left || client.Err() != nil
 	return t.ended(p.info)
 }
 
@@ -203,9 +275,10 @@ func (t *run) ended(in *wire.Info) turn.DecodeDone {
 		}
 	}
 	done := turn.DecodeDone{Clean: in.Done && !in.Failed(), Prompt: in.PromptIDs, Output: in.TokenIDs}
-	if !in.Done {
+	if !in.Done && !t.left {
 		m.Truncated.Inc()
 	}
+	t.r.decode.SawFingerprint(in.Fingerprint)
 	switch h, err := kvp.ParseHandle(in.Handle); {
 	case in.Handle == nil:
 		if done.Clean && t.gaveParams && !in.StopString && t.r.unseenReply(t.q) {
@@ -215,6 +288,7 @@ func (t *run) ended(in *wire.Info) turn.DecodeDone {
 			m.NoHandle.WithLabelValues(t.q.endpoint.Path(), strconv.FormatBool(t.q.streaming)).Inc()
 		}
 	case err != nil:
+		m.BadParams.WithLabelValues(string(turn.LegDecode)).Inc()
 		t.r.log.Warn("decode returned a handle that cannot be used", "turn", t.id, "error", err)
 	case in.Handles == 1:
 		t.r.sawDecode(h.EngineID)
@@ -255,6 +329,12 @@ func (t *run) firstToken(now time.Time) {
 
 // passOn gives the client the failed engine's own answer.
 func (t *run) passOn() {
+	if namesParams(t.failed.body) {
+		f := &failure{status: t.failed.status, code: "engine-error", message: "the engine refused the request"}
+		t.receipt.Status, t.receipt.Error = f.status, f.code
+		f.write(t.w)
+		return
+	}
 	copyHeaders(t.w.Header(), t.failed.header)
 	t.receipt.Status, t.receipt.Error = t.failed.status, "engine-error"
 	t.w.Header().Set("Content-Length", strconv.Itoa(len(t.failed.body)))
@@ -262,11 +342,15 @@ func (t *run) passOn() {
 	_, _ = t.w.Write(t.failed.body) // the client has left
 }
 
+// namesParams reports whether an engine's error repeats what only the router may say and see: some
+// validation errors show the whole body they are about.
+func namesParams(body []byte) bool { return bytes.Contains(body, []byte(kvp.Member)) }
+
 // refuse answers for an engine that gave no answer.
 func (t *run) refuse(leg turn.Leg) {
 	f := &failure{status: http.StatusBadGateway, code: string(leg) + "-failed", message: "the " + string(leg) + " engine did not answer"}
 	if t.failed.err != nil {
-		f.message += ": " + t.failed.err.Error()
+		f.message += ": " + cause(t.failed.err)
 	}
 	t.receipt.Status, t.receipt.Error = f.status, f.code
 	f.write(t.w)
@@ -288,9 +372,13 @@ func errorBody(object []byte) []byte {
 	return append(append([]byte(`{"error":`), object...), '}')
 }
 
+// endPatience is how long the end of a body may come after the end mark.
+const endPatience = time.Second
+
 // relayStream is the loop that every streamed token passes through.
 func (t *run) relayStream(p *reply, rc *http.ResponseController) {
 	var deadline time.Time
+	var grace *time.Timer
 	for {
 		if len(p.s.out) > 0 {
 			now := time.Now()
@@ -298,16 +386,28 @@ func (t *run) relayStream(p *reply, rc *http.ResponseController) {
 				deadline = now.Add(writePatience)
 				_ = rc.SetWriteDeadline(deadline) // not every writer has deadlines
 			}
-			if _, err := t.w.Write(p.s.out); err != nil {
-				t.cancel()
+			_, err := t.w.Write(p.s.out)
+			if err == nil {
+				err = rc.Flush()
+			}
+			if err != nil {
+				t.left = true
+				t.drain(p)
 				return
 			}
-			if rc.Flush() != nil {
-				t.cancel()
-				return
+			if t.http2 {
+				// Here a deadline ends the stream when it passes, write or no write.
+				deadline = time.Time{}
+				_ = rc.SetWriteDeadline(deadline) // as above
 			}
 			p.s.out = p.s.out[:0]
 			t.firstToken(now)
+		}
+		if p.info.Done && grace == nil {
+			// The end of the body follows the end mark at once, and then the connection can be used
+			// again. A D that keeps it open must not keep the client.
+			grace = time.AfterFunc(endPatience, t.cancel)
+			defer grace.Stop()
 		}
 		n, err := p.res.Body.Read(p.s.buf[:])
 		p.take(p.s.buf[:n])
@@ -316,9 +416,6 @@ func (t *run) relayStream(p *reply, rc *http.ResponseController) {
 		}
 		if ev, ok := p.s.framer.Flush(); ok {
 			p.event(&ev)
-		}
-		if err != io.EOF {
-			p.info.Done = false
 		}
 		_, _ = t.w.Write(p.s.out) // the client has left
 		t.firstToken(time.Now())

@@ -15,7 +15,8 @@ import (
 
 // ownFields are body members that only the router may send to an engine, under any spelling, and
 // members that name a conversation and are no engine's business.
-var ownFields = []string{"kv_transfer_params", "cache_salt", "request_id", "priority", "session_id", "conversation_id", "vllm_xargs"}
+var ownFields = []string{"kv_transfer_params", "cache_salt", "request_id", "priority", "session_id", "conversation_id",
+	"vllm_xargs", "ec_transfer_params"}
 
 // request is a client's request, scanned once.
 type request struct {
@@ -122,20 +123,23 @@ func (q *request) name() string {
 // are free after the first reader; a list of prompts gets the blocks of its first; and what a
 // prompt really was is not to be known with media, embeddings, truncation or logprobs over it.
 func plainReason(q *request) turn.Reason {
-	above := func(name string, limit int64) bool {
-		n, ok := bodyedit.Int(q.doc.Get(name))
-		return ok && n > limit
+	// Engines take "2" and 2.0 for 2, and "yes" and 1 for true: whatever is not surely harmless counts.
+	several := func(name string) bool {
+		v := q.doc.Get(name)
+		n, ok := bodyedit.Int(v)
+		return v != nil && !bodyedit.IsNull(v) && (!ok || n > 1)
 	}
 	present := func(name string) bool {
 		v := q.doc.Get(name)
 		return v != nil && !bodyedit.IsNull(v)
 	}
 	isTrue := func(name string) bool {
-		b, _ := bodyedit.Bool(q.doc.Get(name))
-		return b
+		v := q.doc.Get(name)
+		b, ok := bodyedit.Bool(v)
+		return v != nil && !bodyedit.IsNull(v) && (!ok || b)
 	}
 	switch {
-	case above("n", 1) || above("best_of", 1) || isTrue("use_beam_search"):
+	case several("n") || several("best_of") || isTrue("use_beam_search"):
 		return turn.SeveralReplies
 	case present("prompt_logprobs"):
 		return turn.PromptLogprobs

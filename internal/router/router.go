@@ -10,8 +10,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,6 +42,8 @@ type Config struct {
 	Store          conv.Limits
 	Receipts       *telemetry.Receipts
 	Log            *slog.Logger
+
+	probePatience time.Duration // probePatience, less in tests
 }
 
 // DefaultConfig lacks only the engines, the receipts and the log.
@@ -84,6 +88,8 @@ type Router struct {
 	epoch    time.Time
 	// unverified is set only by the test that shows what verification is for.
 	unverified bool
+	// ahead moves the clock, in nanoseconds. Only tests of what time does set it.
+	ahead atomic.Int64
 
 	priceMu sync.Mutex
 	price   price.Prefill // of P
@@ -106,7 +112,7 @@ func New(cfg Config) (*Router, error) {
 		return nil, err
 	}
 	r := &Router{
-		cfg: cfg, client: &http.Client{Transport: transport()}, store: conv.NewMemory(cfg.Store),
+		cfg: cfg, client: engineClient(), store: conv.NewMemory(cfg.Store),
 		receipts: cfg.Receipts, registry: prometheus.NewRegistry(), log: cfg.Log, epoch: time.Now(),
 		probe: make(chan struct{}, 1), settled: make(chan struct{}), free: make(chan kvp.Handle, freeQueue),
 	}
@@ -115,6 +121,9 @@ func New(cfg Config) (*Router, error) {
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
+	}
+	if r.cfg.probePatience == 0 {
+		r.cfg.probePatience = probePatience
 	}
 	r.metrics = telemetry.NewMetrics(r.registry)
 	if _, err := rand.Read(r.secret[:]); err != nil {
@@ -157,6 +166,15 @@ func (r *Router) Close() {
 	r.client.CloseIdleConnections()
 }
 
+// engineClient follows no redirect: an engine has none to give, and whoever answers in its place
+// must not choose where prompts go.
+func engineClient() *http.Client {
+	return &http.Client{
+		Transport:     transport(),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
 // transport keeps connections to the engines alive for less than the 5 s after which vLLM closes
 // an idle one: a POST on a connection that has just been closed would fail.
 func transport() *http.Transport {
@@ -168,7 +186,7 @@ func transport() *http.Transport {
 }
 
 // now is the time on the router's own clock, which never jumps.
-func (r *Router) now() time.Duration { return time.Since(r.epoch) }
+func (r *Router) now() time.Duration { return time.Since(r.epoch) + time.Duration(r.ahead.Load()) }
 
 func (r *Router) priceOf() price.Prefill {
 	r.priceMu.Lock()
@@ -259,11 +277,42 @@ func (r *Router) Handler() http.Handler {
 		mux.HandleFunc("POST "+path, r.passThrough)
 	}
 	mux.HandleFunc("GET /health", r.health)
-	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
-		(&failure{status: http.StatusNotFound, code: "not-found", message: fmt.Sprintf(
-			"%s %s is not served here; the router serves POST %s and %s, GET /v1/models, POST /tokenize and /detokenize", req.Method, req.URL.Path, kvp.Chat.Path(), kvp.Completions.Path())}).write(w)
+	mux.HandleFunc("/", notServed)
+	return r.guard(mux)
+}
+
+// methods are the routes of Handler, to tell a wrong method from a wrong path.
+var methods = map[string]string{
+	kvp.Chat.Path(): http.MethodPost, kvp.Completions.Path(): http.MethodPost, "/tokenize": http.MethodPost, "/detokenize": http.MethodPost,
+	"/v1/models": http.MethodGet, "/version": http.MethodGet, "/health": http.MethodGet,
+}
+
+func notServed(w http.ResponseWriter, req *http.Request) {
+	if want := methods[req.URL.Path]; want != "" {
+		w.Header().Set("Allow", want)
+		(&failure{status: http.StatusMethodNotAllowed, code: "method-not-allowed", message: "this path takes " + want + " only"}).write(w)
+		return
+	}
+	(&failure{status: http.StatusNotFound, code: "not-found", message: fmt.Sprintf(
+		"this path is not served here; the router serves POST %s and %s, GET /v1/models, POST /tokenize and /detokenize", kvp.Chat.Path(), kvp.Completions.Path())}).write(w)
+}
+
+// guard says in the router's own log what a bug of its own did, and ends the connection, as the
+// server would. Other turns go on.
+func (r *Router) guard(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		defer func() {
+			v := recover()
+			if v == nil {
+				return
+			}
+			if err, ok := v.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
+				r.log.Error("a request ended by a bug of the router", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			}
+			panic(http.ErrAbortHandler)
+		}()
+		h.ServeHTTP(w, req)
 	})
-	return mux
 }
 
 // Admin serves operators: GET /turns, /metrics, /engines.
@@ -291,8 +340,7 @@ func (r *Router) generate(ep kvp.Endpoint) http.HandlerFunc {
 			return
 		}
 		if d := r.decode.Info(); !d.Up && d.Version == "" {
-			(&failure{status: http.StatusServiceUnavailable, code: "engine-down", message: fmt.Sprintf(
-				"the decode engine does not answer (%s); it may be starting, try again", d.Err)}).write(w)
+			engineDown("the decode engine does not answer").write(w)
 			return
 		}
 		if q.stripped > 0 {
@@ -322,7 +370,8 @@ func (r *Router) readBody(w http.ResponseWriter, req *http.Request) ([]byte, *fa
 		return nil, &failure{status: http.StatusUnsupportedMediaType, code: "content-encoding", message: fmt.Sprintf(
 			"Content-Encoding %q is not understood; send the body plain or as gzip", enc)}
 	}
-	body := make([]byte, 0, max(req.ContentLength, 512)+1)
+	// What a client announces is not yet there: most of a long body's memory comes as it does.
+	body := make([]byte, 0, min(max(req.ContentLength, 512), 1<<20)+1)
 	for {
 		if len(body) == cap(body) {
 			body = append(body, 0)[:len(body)]

@@ -2,7 +2,10 @@ package router
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -11,11 +14,16 @@ import (
 	"github.com/tarik-kv/tarik/internal/kvp"
 	"github.com/tarik-kv/tarik/internal/telemetry"
 	"github.com/tarik-kv/tarik/internal/turn"
+	"github.com/tarik-kv/tarik/internal/wire"
 )
 
 // lingerFor bounds how long a D call whose client has left may take to its first event. The READ of
 // P's blocks is running; when it ends P frees them.
 const lingerFor = 2 * time.Second
+
+// renderPatience bounds asking for a prompt's token ids. A P that is slower than that at text is
+// better asked to compute.
+const renderPatience = 5 * time.Second
 
 // run is one turn in progress. It belongs to the goroutine of its client's request; legs report
 // through events.
@@ -23,30 +31,36 @@ type run struct {
 	r     *Router
 	q     *request
 	w     http.ResponseWriter
+	http2 bool
 	id    string // X-Tarik-Turn, and X-Request-Id on both legs
 	begin time.Time
 
 	machine turn.Machine
 	events  chan turn.Event
+	crash   chan any           // a panic of a leg
 	now     turn.Event         // an event that came of an action itself
 	cancel  context.CancelFunc // ends the leg in progress
 	prev    conv.Turn          // the turn this one continues
 	held    *kvp.Held
 
-	failed     answer    // the reply of the leg that failed last
-	reply      *reply    // D's, once it has begun
-	broken     bool      // it ended early: the client's connection must not end well
-	asked      time.Time // when the D call began
-	gaveParams bool      // P's params went with it
-	ids        []int32   // the exact prompt that P was given, nil if it rendered one itself
-	receipt    telemetry.Receipt
+	failed answer    // the reply of the leg that failed last
+	reply  *reply    // D's, once it has begun
+	broken bool      // it ended early: the client's connection must not end well
+	left   bool      // the client has stopped reading
+	asked  time.Time // when the D call began
+	// The legs' times, retries included.
+	prefillTook, decodeTook time.Duration
+	visible                 wire.Options
+	gaveParams              bool    // P's params went with it
+	ids                     []int32 // the exact prompt that P was given, nil if it rendered one itself
+	receipt                 telemetry.Receipt
 }
 
 // serveTurn carries out one turn from request to receipt.
 func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request, begin time.Time) {
-	t := &run{r: r, q: q, w: w, id: newID(), begin: begin, events: make(chan turn.Event, 1), cancel: func() {}}
+	t := &run{r: r, q: q, w: w, id: newID(), begin: begin, http2: req.ProtoMajor >= 2, events: make(chan turn.Event, 1), crash: make(chan any, 1), cancel: func() {}}
 	t.receipt = telemetry.Receipt{
-		Turn: t.id, Time: begin.UTC().Format(time.RFC3339Nano), Endpoint: q.endpoint.Path(), Model: q.model, Streamed: q.streaming,
+		Turn: t.id, Time: begin.UTC().Format(time.RFC3339Nano), Endpoint: q.endpoint.Path(), Model: clip(q.model), Streamed: q.streaming,
 	}
 	h := w.Header()
 	h.Set("X-Tarik-Turn", t.id)
@@ -90,7 +104,7 @@ func (t *run) loop(client context.Context) {
 		if t.now != nil {
 			ev := t.now
 			t.now = nil
-			if d, ok := ev.(turn.DecodeDone); ok && !d.Clean && gone != nil && client.Err() != nil {
+			if _, ok := ev.(turn.DecodeDone); ok && t.left && gone != nil {
 				gone = nil
 				t.machine.Step(turn.ClientGone{}) // its Cancel is done: the relay has ended
 			}
@@ -100,6 +114,8 @@ func (t *run) loop(client context.Context) {
 		select {
 		case ev := <-t.events:
 			actions = t.machine.Step(ev)
+		case v := <-t.crash:
+			panic(v)
 		case <-gone:
 			gone = nil
 			actions = t.machine.Step(turn.ClientGone{})
@@ -142,7 +158,7 @@ func (t *run) start() turn.Start {
 		s.NoRender = r.canRender(q)
 	}
 	if !r.cfg.Reuse {
-		s.Held, s.Without = nil, turn.ReuseOff
+		s.Held, s.Without, s.NoHandles = nil, turn.ReuseOff, ""
 	}
 	return s
 }
@@ -151,13 +167,13 @@ func (t *run) start() turn.Start {
 func (t *run) do(legs, client context.Context, a turn.Action) {
 	switch a := a.(type) {
 	case turn.Render:
-		ctx := t.leg(legs, 0)
-		go func() {
+		ctx := t.leg(legs, renderPatience)
+		t.spawn(func() turn.Event {
 			begin := time.Now()
 			ids := t.r.render(ctx, t.q, t.id)
 			t.receipt.RenderMs = ms(time.Since(begin))
-			t.events <- turn.Rendered{IDs: ids}
-		}()
+			return turn.Rendered{IDs: ids}
+		})
 	case turn.Take:
 		t.now = turn.Taken{OK: t.r.store.Take(t.prev, t.held)}
 	case turn.Prefill:
@@ -167,11 +183,14 @@ func (t *run) do(legs, client context.Context, a turn.Action) {
 	case turn.Relay:
 		t.now = t.relay(client)
 	case turn.Cancel:
-		t.cancel()
 		if t.reply != nil { // D had begun: the rest of its reply is nobody's
-			t.reply.close()
+			t.drain(t.reply)
+			t.cancel()
+			t.discard(t.reply)
 			t.reply = nil
 			t.now = turn.DecodeDone{}
+		} else {
+			t.cancel()
 		}
 	case turn.PassOn:
 		t.passOn()
@@ -186,6 +205,18 @@ func (t *run) do(legs, client context.Context, a turn.Action) {
 	default:
 		panic("BUG: router: unknown action")
 	}
+}
+
+// spawn runs a leg and reports its event. A panic in it ends this turn, not the process.
+func (t *run) spawn(leg func() turn.Event) {
+	go func() {
+		defer func() {
+			if v := recover(); v != nil {
+				t.crash <- fmt.Sprintf("%v\n%s", v, debug.Stack())
+			}
+		}()
+		t.events <- leg()
+	}()
 }
 
 // leg begins the context of the next leg and ends that of the one before.
@@ -222,29 +253,35 @@ func (t *run) prefill(ctx context.Context, a turn.Prefill) {
 	case turn.FormRelease:
 		r.metrics.HandlesUsed.WithLabelValues("release").Inc()
 	}
-	go func() {
+	t.spawn(func() turn.Event {
 		got := r.ask(ctx, c, r.cfg.MaxReply)
 		t.failed = got
-		t.receipt.PMs += ms(got.took)
+		t.prefillTook += got.took
 		r.metrics.Legs.WithLabelValues("prefill").Observe(got.took.Seconds())
 		ev := turn.PrefillDone{Status: got.status, Late: ctx.Err() == context.DeadlineExceeded}
-		if got.err != nil {
+		switch {
+		case got.err != nil:
 			ev.Status = 0
+		case got.status < 400 && got.status != http.StatusOK:
+			ev.Status, t.failed.err = 0, fmt.Errorf("HTTP %d is no answer to a request", got.status)
+		case got.status != http.StatusOK && namesParams(got.body):
+			// It repeats what it was sent. D gets the client's request as it is and can say the same.
+			ev.Status, t.failed.err = 0, errors.New("it refused the request")
 		}
 		if ev.Status == http.StatusOK {
 			p, err := readPrefill(got.body)
 			if err != nil {
 				ev.Status, t.failed.err = 0, err
 			} else {
-				ev.Params, ev.Cached, ev.Prompt = p.params, p.cached, p.promptTokens
+				ev.Params, ev.Cached, ev.Prompt = r.forDecode(p.params), p.cached, p.promptTokens
 				r.sawPrefill(p.engineID)
 				if p.cached != nil && a.Form == turn.FormNull {
 					r.observe(p.promptTokens-*p.cached, got.took)
 				}
 			}
 		}
-		t.events <- ev
-	}()
+		return ev
+	})
 }
 
 // finish writes the receipt.
@@ -263,7 +300,7 @@ func (t *run) finish() {
 	if out.Why == turn.ClientLeft {
 		rc.Status = statusClientLeft
 	}
-	rc.TotalMs = ms(time.Since(t.begin))
+	rc.PMs, rc.DMs, rc.TotalMs = ms(t.prefillTook), ms(t.decodeTook), ms(time.Since(t.begin))
 	m := t.r.metrics
 	m.Turns.WithLabelValues(rc.Endpoint, rc.Arm, rc.Why, strconv.Itoa(rc.Status)).Inc()
 	if rc.TTFTMs != nil {
@@ -280,6 +317,30 @@ func (t *run) finish() {
 	}
 	t.r.receipts.Add(*rc)
 	t.r.logTurn(rc)
+}
+
+// forDecode checks P's params before D gets them: an engine given anything but a complete A may
+// die, or read its own memory. nil is none. They can be nothing that P was sent, which is never of
+// this shape.
+func (r *Router) forDecode(params []byte) []byte {
+	if params == nil {
+		return nil
+	}
+	a, err := kvp.ParsePrefilled(params)
+	if err != nil {
+		r.metrics.BadParams.WithLabelValues(string(turn.LegPrefill)).Inc()
+		r.log.Warn("prefill returned params that cannot be used", "prefill", r.prefill.String(), "error", err)
+		return nil
+	}
+	return a.Raw()
+}
+
+// clip bounds what a client chooses and the router keeps or logs.
+func clip(s string) string {
+	if len(s) > maxName {
+		return s[:maxName]
+	}
+	return s
 }
 
 // statusClientLeft is the customary status for a request whose client did not wait.

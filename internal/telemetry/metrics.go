@@ -17,6 +17,7 @@ type Metrics struct {
 	NoHandle     *prometheus.CounterVec
 	Truncated    prometheus.Counter
 	Stripped     prometheus.Counter
+	BadParams    *prometheus.CounterVec
 	PrefillTrust *prometheus.GaugeVec
 }
 
@@ -61,12 +62,16 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "tarik_client_params_stripped_total",
 			Help: "Requests from which fields were removed that only the router may send to an engine.",
 		}),
+		BadParams: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tarik_bad_params_total",
+			Help: "Replies whose kv_transfer_params could not be used and were taken for none, by leg.",
+		}, []string{"leg"}),
 		PrefillTrust: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tarik_prefill_handles_proven",
 			Help: "1 if this P has proved that it reads handles, else 0, by engine URL.",
 		}, []string{"prefill"}),
 	}
 	r.MustRegister(m.Turns, m.Tokens, m.TTFT, m.Legs, m.InFlight, m.HandlesKept, m.HandlesUsed, m.NoHandle,
-		m.Truncated, m.Stripped, m.PrefillTrust)
+		m.Truncated, m.Stripped, m.BadParams, m.PrefillTrust)
 	return m
 }

@@ -51,6 +51,8 @@ type Receipt struct {
 
 // Receipts keeps the newest receipts in memory and passes all of them to a writer.
 type Receipts struct {
+	size int // of ring when it is full
+
 	mu    sync.Mutex
 	ring  []Receipt
 	total int // receipts ever added
@@ -60,17 +62,17 @@ type Receipts struct {
 
 // NewReceipts keeps the last n receipts. out, if not nil, gets each as one line of JSON.
 func NewReceipts(n int, out io.Writer) *Receipts {
-	return &Receipts{ring: make([]Receipt, 0, n), out: out}
+	return &Receipts{size: n, ring: make([]Receipt, 0, n), out: out}
 }
 
 // Add records r.
 func (rs *Receipts) Add(r Receipt) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if len(rs.ring) < cap(rs.ring) {
+	if len(rs.ring) < rs.size {
 		rs.ring = append(rs.ring, r)
 	} else {
-		rs.ring[rs.total%cap(rs.ring)] = r
+		rs.ring[rs.total%rs.size] = r
 	}
 	rs.total++
 	if rs.out == nil || rs.err != nil {
@@ -97,14 +99,14 @@ func (rs *Receipts) Newest(n int) []Receipt {
 	n = min(n, len(rs.ring))
 	list := make([]Receipt, n)
 	for i := range list {
-		list[i] = rs.ring[(rs.total-1-i)%cap(rs.ring)]
+		list[i] = rs.ring[(rs.total-1-i)%rs.size]
 	}
 	return list
 }
 
 // Find returns the receipt of one turn, if it is still kept.
 func (rs *Receipts) Find(turn string) (Receipt, bool) {
-	for _, r := range rs.Newest(cap(rs.ring)) {
+	for _, r := range rs.Newest(rs.size) {
 		if r.Turn == turn {
 			return r, true
 		}
@@ -126,8 +128,8 @@ func (rs *Receipts) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		n = v
 	}
 	turn, conversation := q.Get("turn"), q.Get("conversation")
-	list := make([]Receipt, 0, min(n, cap(rs.ring)))
-	for _, r := range rs.Newest(cap(rs.ring)) {
+	list := make([]Receipt, 0, min(n, rs.size))
+	for _, r := range rs.Newest(rs.size) {
 		if len(list) == n {
 			break
 		}

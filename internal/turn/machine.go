@@ -317,7 +317,7 @@ func (m *Machine) clientGone() []Action {
 	m.gone = true
 	m.out.Why = ClientLeft
 	switch m.state {
-	case prefilling, relaying:
+	case rendering, prefilling, relaying:
 		return []Action{Cancel{}}
 	case decoding:
 		if m.last {

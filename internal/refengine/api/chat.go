@@ -35,11 +35,7 @@ func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) *apiErr
 	if s.replaced(out, q.stream) {
 		return nil
 	}
-	c := &chatReply{
-		s: s, q: q, out: out, prompt: ids, promptText: text,
-		id: "chatcmpl-" + s.requestID(r, q.requestID), created: s.now().Unix(),
-	}
-	c.parse = q.tools != nil && q.toolChoice != "none" || s.reasons(q)
+	c := s.newChatReply(q, out, "chatcmpl-"+s.requestID(r, q.requestID), ids, text)
 	c.head = c.appendHead(nil, "chat.completion.chunk")
 	seqs, reqs := s.sequences(&q.common, c.id, ids, f)
 	run, subErr := start(s.opts.Engine, reqs, seqs)
@@ -70,8 +66,16 @@ type chatReply struct {
 	id         string
 	created    int64
 	parse      bool   // text is looked through for reasoning or tool calls
+	callPrefix string // of the ids of tool calls
 	head       []byte // a chunk up to and with "choices":[
 	buf        []byte
+}
+
+func (s *Server) newChatReply(q *chatRequest, out *output, id string, prompt []int32, text string) *chatReply {
+	return &chatReply{
+		s: s, q: q, out: out, id: id, created: s.now().Unix(), prompt: prompt, promptText: text, callPrefix: "chatcmpl-tool-",
+		parse: q.tools != nil && q.toolChoice != "none" || s.reasons(q),
+	}
 }
 
 func (c *chatReply) appendHead(b []byte, object string) []byte {
@@ -99,7 +103,7 @@ func (c *chatReply) parser() *messageParser {
 		thinking: c.s.reasons(c.q),
 		tools:    c.q.tools != nil && c.q.toolChoice != "none",
 		single:   !c.q.parallelTools,
-		newID:    func() string { return "chatcmpl-tool-" + c.s.randomHex(16) },
+		newID:    func() string { return c.callPrefix + c.s.randomHex(16) },
 	}
 }
 
@@ -127,51 +131,64 @@ type chatChoice struct {
 	last   delta
 }
 
-func (c *chatReply) whole(run *run) {
-	q := c.q
-	choices := make([]chatChoice, q.n)
-	var u usage
-	var prompt [][]engine.TokenLogprob
-	var params json.RawMessage
+// chatWhole is all that a request generated.
+type chatWhole struct {
+	choices []chatChoice
+	usage   usage
+	prompt  [][]engine.TokenLogprob // of the prompt, if asked for
+}
+
+// params is the request's one handle: that of the last choice.
+func (w *chatWhole) params() json.RawMessage { return w.choices[len(w.choices)-1].last.params }
+
+// collect waits for all choices.
+func (c *chatReply) collect(run *run) (*chatWhole, error) {
+	w := &chatWhole{choices: make([]chatChoice, c.q.n)}
 	for d, err := range run.deltas(c.out.ctx) {
 		if err != nil {
-			c.s.failWhole(c.out, err)
-			return
+			return nil, err
 		}
-		ch := &choices[d.seq]
+		ch := &w.choices[d.seq]
 		ch.text.WriteString(d.text)
 		ch.tokens = append(ch.tokens, d.tokens...)
 		ch.probs = append(ch.probs, d.logprobs...)
 		ch.last = d
-		u.completion += len(d.tokens)
-		c.s.count(&u, len(c.prompt), d)
+		w.usage.completion += len(d.tokens)
+		c.s.count(&w.usage, len(c.prompt), d)
 		if d.promptLogprobs != nil {
-			prompt = d.promptLogprobs
+			w.prompt = d.promptLogprobs
 		}
 	}
-	u.prompt = len(c.prompt)
-	// One handle for all choices: that of the last.
-	params = choices[q.n-1].last.params
+	w.usage.prompt = len(c.prompt)
+	return w, nil
+}
 
+func (c *chatReply) whole(run *run) {
+	q := c.q
+	w, err := c.collect(run)
+	if err != nil {
+		c.s.failWhole(c.out, err)
+		return
+	}
 	b := c.appendHead(c.buf[:0], "chat.completion")
-	for i := range choices {
+	for i := range w.choices {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = c.appendChoice(b, i, &choices[i])
+		b = c.appendChoice(b, i, &w.choices[i])
 	}
 	b = append(b, `],"service_tier":null,"system_fingerprint":`...)
 	b = appendString(b, c.s.fingerprint)
 	b = append(b, `,"usage":`...)
-	b = c.s.appendUsage(b, u, true)
+	b = c.s.appendUsage(b, w.usage, true)
 	b = append(b, `,"prompt_logprobs":`...)
-	b = c.s.appendPromptLogprobs(b, prompt, q.promptLogprobs >= 0)
+	b = c.s.appendPromptLogprobs(b, w.prompt, q.promptLogprobs >= 0)
 	b = append(b, `,"prompt_token_ids":`...)
 	b = appendIDs(b, c.q.returned(c.prompt))
 	b = append(b, `,"prompt_text":`...)
 	b = c.appendPromptText(b)
 	b = append(b, ',')
-	b = appendParams(b, params)
+	b = appendParams(b, w.params())
 	if c.s.rel.ecParams {
 		b = append(b, `,"ec_transfer_params":null`...)
 	}
@@ -188,35 +205,46 @@ func (c *chatReply) appendPromptText(b []byte) []byte {
 	return append(b, "null"...)
 }
 
+// chatMessage is the message of a finished choice.
+type chatMessage struct {
+	content   string
+	reasoning string
+	calls     []toolCall
+	finish    string
+}
+
+// message splits a choice's text.
+func (c *chatReply) message(ch *chatChoice) chatMessage {
+	m := chatMessage{content: ch.text.String(), finish: string(ch.last.finish)}
+	if p := c.parser(); p != nil {
+		var d messageDelta
+		d, m.calls = p.parseWhole(m.content)
+		m.content = d.content
+		if c.q.includeReason {
+			m.reasoning = d.reasoning
+		}
+	}
+	m.content = c.echoed() + m.content
+	if len(m.calls) > 0 && c.q.toolChoice != "named" {
+		m.finish = "tool_calls"
+	}
+	return m
+}
+
 func (c *chatReply) appendChoice(b []byte, index int, ch *chatChoice) []byte {
-	finish := string(ch.last.finish)
-	text := ch.text.String()
+	m := c.message(ch)
 	b = append(b, `{"index":`...)
 	b = appendInt(b, index)
 	b = append(b, `,"message":{"role":`...)
 	b = appendString(b, c.role())
 	b = append(b, `,"content":`...)
-	var calls []toolCall
-	reasoning := "null"
-	if p := c.parser(); p != nil {
-		var d messageDelta
-		d, calls = p.parseWhole(text)
-		text = d.content
-		if d.reasoning != "" && c.q.includeReason {
-			reasoning = string(appendString(nil, d.reasoning))
-		}
-	}
-	text = c.echoed() + text
-	if len(calls) > 0 && c.q.toolChoice != "named" {
-		finish = "tool_calls"
-	}
-	if text == "" && (len(calls) > 0 || reasoning != "null") {
+	if m.content == "" && (len(m.calls) > 0 || m.reasoning != "") {
 		b = append(b, "null"...)
 	} else {
-		b = appendString(b, text)
+		b = appendString(b, m.content)
 	}
 	b = append(b, `,"refusal":null,"annotations":null,"audio":null,"function_call":null`...)
-	for i, call := range calls {
+	for i, call := range m.calls {
 		b = append(b, []string{`,"tool_calls":[`, `,`}[min(i, 1)]...)
 		b = append(b, `{"id":`...)
 		b = appendString(b, call.id)
@@ -226,15 +254,15 @@ func (c *chatReply) appendChoice(b []byte, index int, ch *chatChoice) []byte {
 		b = appendString(b, call.arguments)
 		b = append(b, `}}`...)
 	}
-	if len(calls) > 0 {
+	if len(m.calls) > 0 {
 		b = append(b, ']')
 	}
 	b = append(b, `,"reasoning":`...)
-	b = append(b, reasoning...)
+	b = appendStringOrNull(b, m.reasoning)
 	b = append(b, `},"logprobs":`...)
 	b = c.s.appendChatLogprobs(b, &c.q.common, ch.tokens, ch.probs)
 	b = append(b, `,"finish_reason":`...)
-	b = appendString(b, finish)
+	b = appendString(b, m.finish)
 	b = append(b, `,"stop_reason":`...)
 	b = appendRaw(b, ch.last.stopReason)
 	b = append(b, `,"token_ids":`...)
@@ -328,21 +356,35 @@ func (c *chatReply) appendRunningUsage(b []byte, completion int) []byte {
 	return c.s.appendRunningUsage(b, len(c.prompt), completion, true)
 }
 
+// split splits what one step added to a choice.
+func (c *chatReply) split(ch *chatStreamChoice, d delta) messageDelta {
+	if ch.parser == nil {
+		return messageDelta{content: d.text}
+	}
+	md := ch.parser.push(d.text, d.finish != engine.FinishNone)
+	if !c.q.includeReason {
+		md.dropReasoning()
+	}
+	ch.called = ch.called || len(md.calls) > 0
+	return md
+}
+
+// streamFinish is the finish_reason of a choice whose last delta is d.
+func (c *chatReply) streamFinish(ch *chatStreamChoice, d delta) string {
+	if ch.called && c.q.toolChoice != "named" && d.finish == engine.FinishStop {
+		return "tool_calls"
+	}
+	return string(d.finish)
+}
+
 // deltaEvent sends what one step added to a choice.
 func (c *chatReply) deltaEvent(ch *chatStreamChoice, d delta, h *handlePlacer) error {
 	q := c.q
 	ch.tokens += len(d.tokens)
 	final := d.finish != engine.FinishNone
-	md := messageDelta{content: d.text}
-	if ch.parser != nil {
-		md = ch.parser.push(d.text, final)
-		if !q.includeReason {
-			md.reasoning = ""
-		}
-		ch.called = ch.called || len(md.calls) > 0
-		if md.empty() && !final && q.logprobs < 0 && !q.returnTokenIDs {
-			return nil // the parser waits for more
-		}
+	md := c.split(ch, d)
+	if ch.parser != nil && md.empty() && !final && q.logprobs < 0 && !q.returnTokenIDs {
+		return nil // the parser waits for more
 	}
 	b := append(c.buf[:0], c.head...)
 	b = append(b, `{"index":`...)
@@ -353,11 +395,7 @@ func (c *chatReply) deltaEvent(ch *chatStreamChoice, d delta, h *handlePlacer) e
 	b = c.s.appendChatLogprobs(b, &q.common, d.tokens, d.logprobs)
 	b = append(b, `,"finish_reason":`...)
 	if final {
-		finish := string(d.finish)
-		if ch.called && q.toolChoice != "named" && d.finish == engine.FinishStop {
-			finish = "tool_calls"
-		}
-		b = appendString(b, finish)
+		b = appendString(b, c.streamFinish(ch, d))
 		b = append(b, `,"stop_reason":`...)
 		b = appendRaw(b, d.stopReason)
 	} else {

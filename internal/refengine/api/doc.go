@@ -11,6 +11,10 @@
 // here. The golden tests compare with what vLLM 0.25.1, 0.32.0 and 0.33.0 sent; releases in between
 // follow the older recording until the first release that is known to differ (see release).
 //
+// Responses and messages are chats in other words: their bodies are turned into a chat request, and what
+// is generated is told in their form. Their recordings are of plain text. The forms of tool calls, reasoning
+// and errors follow what is known of the engine and are kept in testdata/dialects.
+//
 // What the front end decides itself, as in vLLM: stop strings are matched here, in the text and across
 // token borders, and end the engine's request by an abort, so such a reply never carries
 // kv_transfer_params. The engine's own ends (length, end of sequence, stop token ids) do. A client that

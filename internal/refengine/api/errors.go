@@ -35,6 +35,23 @@ func (e *apiError) json() []byte {
 	return append(b, "}}"...)
 }
 
+// anthropic returns {"type":"error","error":{…}}: what the messages endpoint says of errors found after the
+// schema. The types are vLLM's own words, not Anthropic's.
+func (e *apiError) anthropic() []byte {
+	typ := e.typ
+	if typ == schemaErrorType {
+		typ = "BadRequestError" // of the chat that the message was turned into
+	}
+	b := append([]byte(nil), `{"type":"error","error":{"type":`...)
+	b = appendString(b, typ)
+	b = append(b, `,"message":`...)
+	b = appendString(b, e.message)
+	return append(b, "}}"...)
+}
+
+// schemaErrorType is the type of errors of a body that does not fit its schema.
+const schemaErrorType = "Bad Request"
+
 // badRequest is a request that was understood and refused.
 func badRequest(param, format string, args ...any) *apiError {
 	return &apiError{http.StatusBadRequest, "BadRequestError", fmt.Sprintf(format, args...), param}
@@ -49,7 +66,7 @@ func invalidBody(param, kind, loc, message string) *apiError {
 		loc = "('body', '" + loc + "')"
 	}
 	text := fmt.Sprintf("1 validation error:\n  {'type': '%s', 'loc': %s, 'msg': '%s'}", kind, loc, message)
-	return &apiError{http.StatusBadRequest, "Bad Request", text, param}
+	return &apiError{http.StatusBadRequest, schemaErrorType, text, param}
 }
 
 // invalidValue is a rule about the body as a whole, or about fields that exclude each other.

@@ -14,7 +14,9 @@ const FaultHeader = "X-Refengine-Fault"
 // HandlePlace is where a stream carries kv_transfer_params.
 type HandlePlace string
 
-// Places of the handle in a stream. Patched and older engines differ from what releases do.
+// Places of the handle in a stream. Patched and older engines differ from what releases do. Streams of
+// responses have it in the response of their last event, or of their first ones (HandleFirst); streams of
+// messages have it nowhere, or on message_start (HandleFirst) or message_delta (HandleFinish, HandleUsage).
 const (
 	HandleDefault HandlePlace = ""       // as the release imitated: the finish chunk from 0.33 on, nowhere before
 	HandleFinish  HandlePlace = "finish" // the chunk with finish_reason, whatever the release
@@ -104,6 +106,26 @@ func ParseFaults(f Faults, text string) (Faults, error) {
 		}
 	}
 	return f, nil
+}
+
+// fitMessages refuses faults that message streams cannot have.
+func (f *Faults) fitMessages() *apiError {
+	return f.refuse("/v1/messages", f.Handle == HandleOwn, f.FinishError)
+}
+
+// fitResponses refuses faults that responses cannot have.
+func (f *Faults) fitResponses() *apiError {
+	return f.refuse("/v1/responses", f.Handle == HandleOwn || f.Handle == HandleUsage, f.FinishError)
+}
+
+func (f *Faults) refuse(route string, handle, finishError bool) *apiError {
+	switch {
+	case handle:
+		return badRequest(FaultHeader, "fault %q: not on %s", "handle="+string(f.Handle), route)
+	case finishError:
+		return badRequest(FaultHeader, "fault %q: not on %s", "finish-error", route)
+	}
+	return nil
 }
 
 func parseSwitch(value string) (bool, error) {

@@ -31,6 +31,15 @@ func seedBodies(f *testing.F) {
 		`{"messages":[{}],"tools":[{"function":{"name":"f"}}],"tool_choice":{"function":{"name":"f"}},"stream":true}`,
 		`{"prompt":"x","stop":["a","b"],"seed":9223372036854775807,"top_k":-1,"logprobs":5,"echo":true,"max_tokens":0}`,
 		`{"prompt":"x","max_tokens":1e300,"n":-9223372036854775808}`, `{"prompt":"\ud800\u0000"}`, `{"tokens":[1,2]}`,
+		`{"input":"x","stream":true,"store":true,"tools":[{"type":"function","name":"f"}],"include":["message.output_text.logprobs"],"top_logprobs":2}`,
+		`{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"function_call","call_id":"c","name":"f","arguments":"{"},
+			{"type":"function_call_output","call_id":"c","output":[{"type":"input_text","text":"r"}]},{"type":"reasoning","content":[{"text":"t"}]},
+			{"role":"assistant","content":"b","status":"incomplete"}],"previous_response_id":"resp_0000000000000000"}`,
+		`{"input":"x","reasoning":{"effort":"high"},"text":{"format":{"type":"text"}},"metadata":{"a":"b"},"instructions":"i","enable_response_messages":1}`,
+		`{"model":"smollm2","max_tokens":9,"system":[{"type":"text","text":"s"}],"stream":true,"stop_sequences":["b"],"tools":[{"name":"f","input_schema":{ }}],"tool_choice":{"type":"any"},
+			"messages":[{"role":"system","content":"t"},{"role":"user","content":[{"type":"tool_result","tool_use_id":"u","content":[{"type":"text","text":"r"}]},{"type":"text","text":"x"}]},
+			{"role":"assistant","content":[{"type":"thinking","thinking":"h"},{"type":"tool_use","id":"u","name":"f","input":{"a":[1]}}]}]}`,
+		`{"model":"smollm2","max_tokens":1,"thinking":{"type":"enabled","budget_tokens":2048},"kv_transfer_params":{"do_remote_decode":true},"messages":[{"role":"user","content":"x"}]}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -41,6 +50,7 @@ func fuzzRoute(f *testing.F, path string) {
 	seedBodies(f)
 	s := newTestServer(f, "0.33.0", &fakeBackend{}, nil)
 	s.opts.EnableScaleOut = true
+	s.opts.ResponsesStore = true
 	script := says("abc", engine.FinishLength)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		backend := &fakeBackend{}
@@ -59,10 +69,11 @@ func fuzzRoute(f *testing.F, path string) {
 		docs := []string{out}
 		if strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream") {
 			docs = dataEvents(out)
-			if docs[len(docs)-1] != "[DONE]" {
+			if last := docs[len(docs)-1]; last == "[DONE]" {
+				docs = docs[:len(docs)-1]
+			} else if !strings.Contains(last, `"message_stop"`) && !strings.Contains(last, `"type":"response.`) {
 				t.Fatalf("stream without end: %s", out)
 			}
-			docs = docs[:len(docs)-1]
 		}
 		for _, doc := range docs {
 			if !json.Valid([]byte(doc)) {
@@ -75,6 +86,13 @@ func fuzzRoute(f *testing.F, path string) {
 func FuzzChat(f *testing.F)       { fuzzRoute(f, "/v1/chat/completions") }
 func FuzzCompletion(f *testing.F) { fuzzRoute(f, "/v1/completions") }
 func FuzzChatRender(f *testing.F) { fuzzRoute(f, "/v1/chat/completions/render") }
+func FuzzResponses(f *testing.F)  { fuzzRoute(f, "/v1/responses") }
+func FuzzMessages(f *testing.F)   { fuzzRoute(f, "/v1/messages") }
+
+func FuzzCountTokens(f *testing.F)     { fuzzRoute(f, "/v1/messages/count_tokens") }
+func FuzzMessagesRender(f *testing.F)  { fuzzRoute(f, "/v1/messages/render") }
+func FuzzResponsesRender(f *testing.F) { fuzzRoute(f, "/v1/responses/render") }
+
 func FuzzTokenize(f *testing.F)   { fuzzRoute(f, "/tokenize") }
 func FuzzDetokenize(f *testing.F) { fuzzRoute(f, "/detokenize") }
 

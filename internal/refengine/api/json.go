@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"strconv"
@@ -55,6 +56,14 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
+// appendStringOrNull appends s, null if it is empty.
+func appendStringOrNull(b []byte, s string) []byte {
+	if s == "" {
+		return append(b, "null"...)
+	}
+	return appendString(b, s)
+}
+
 func appendInt(b []byte, n int) []byte { return strconv.AppendInt(b, int64(n), 10) }
 
 // appendIDs appends token ids as a JSON list; nil is null.
@@ -96,6 +105,23 @@ func appendRaw(b []byte, raw json.RawMessage) []byte {
 		return append(b, "null"...)
 	}
 	return append(b, raw...)
+}
+
+// appendCompact appends a JSON value that comes from elsewhere without white space; none is null.
+func appendCompact(b []byte, raw json.RawMessage) []byte {
+	if isNull(raw) {
+		return append(b, "null"...)
+	}
+	return append(b, compactJSON(raw)...)
+}
+
+// compactJSON removes white space outside strings. raw is valid JSON.
+func compactJSON(raw json.RawMessage) json.RawMessage {
+	var b bytes.Buffer
+	if json.Compact(&b, raw) != nil {
+		return raw
+	}
+	return b.Bytes()
 }
 
 // isNull reports whether raw is missing or the JSON null.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 )
 
@@ -31,7 +32,49 @@ type messageDelta struct {
 	reasoning string
 	content   string
 	calls     []callDelta
+	steps     []messageDelta // the same in order, each of one kind; nil if it is of one kind only
 }
+
+// inOrder returns deltas of one kind each.
+func (d *messageDelta) inOrder() []messageDelta {
+	if d.steps == nil {
+		return []messageDelta{*d}
+	}
+	return d.steps
+}
+
+// add adds a delta of one kind.
+func (d *messageDelta) add(step messageDelta) {
+	if step.empty() {
+		return
+	}
+	if d.steps == nil && !d.empty() {
+		d.steps = []messageDelta{{reasoning: d.reasoning, content: d.content, calls: slices.Clone(d.calls)}}
+	}
+	if d.steps != nil {
+		d.steps = append(d.steps, step)
+	}
+	d.reasoning += step.reasoning
+	d.content += step.content
+	for _, call := range step.calls {
+		// What is added to a call in one piece is told at once.
+		if n := len(d.calls); n > 0 && call.name == "" && d.calls[n-1].index == call.index {
+			d.calls[n-1].arguments += call.arguments
+		} else {
+			d.calls = append(d.calls, call)
+		}
+	}
+}
+
+// dropReasoning removes reasoning that the client does not want to see.
+func (d *messageDelta) dropReasoning() {
+	d.reasoning = ""
+	for i := range d.steps {
+		d.steps[i].reasoning = ""
+	}
+}
+
+func (d *messageDelta) addContent(text string) { d.add(messageDelta{content: text}) }
 
 func (d *messageDelta) empty() bool {
 	return d.reasoning == "" && d.content == "" && len(d.calls) == 0
@@ -54,11 +97,11 @@ func (p *messageParser) push(text string, final bool) messageDelta {
 			before, after, found := strings.Cut(p.rest, thinkEnd)
 			if !found {
 				keep := p.held(thinkEnd, final)
-				d.reasoning += p.rest[:len(p.rest)-keep]
+				d.add(messageDelta{reasoning: p.rest[:len(p.rest)-keep]})
 				p.rest = p.rest[len(p.rest)-keep:]
 				return d
 			}
-			d.reasoning += before
+			d.add(messageDelta{reasoning: before})
 			p.rest, p.thinking = after, false
 		case p.call != nil:
 			body, after, closed := strings.Cut(p.rest, callEnd)
@@ -68,12 +111,12 @@ func (p *messageParser) push(text string, final bool) messageDelta {
 			p.progress(&d, body)
 			if !closed {
 				if final && !p.call.announced {
-					d.content += p.space + callBegin + p.rest // never became a call
+					d.addContent(p.space + callBegin + p.rest) // never became a call
 				}
 				return d
 			}
 			if !p.call.announced {
-				d.content += p.space + callBegin + body + callEnd
+				d.addContent(p.space + callBegin + body + callEnd)
 			}
 			p.rest, p.call, p.space = after, nil, ""
 		case p.tools:
@@ -87,7 +130,7 @@ func (p *messageParser) push(text string, final bool) messageDelta {
 			p.addContent(&d, before)
 			p.rest, p.call = after, &openCall{}
 		default:
-			d.content += p.rest
+			d.addContent(p.rest)
 			p.rest = ""
 			return d
 		}
@@ -97,12 +140,12 @@ func (p *messageParser) push(text string, final bool) messageDelta {
 // addContent adds text outside tool calls. White space between and after calls says nothing.
 func (p *messageParser) addContent(d *messageDelta, text string) {
 	if p.calls == 0 {
-		d.content += text
+		d.addContent(text)
 		return
 	}
 	p.space += text
 	said := strings.TrimRight(p.space, " \t\r\n")
-	d.content += said
+	d.addContent(said)
 	p.space = p.space[len(said):]
 }
 
@@ -141,7 +184,7 @@ func (p *messageParser) progress(d *messageDelta, body string) {
 		c.index = p.calls
 		p.calls++
 		if !c.ignored {
-			d.calls = append(d.calls, callDelta{index: c.index, id: p.newID(), name: name})
+			d.add(messageDelta{calls: []callDelta{{index: c.index, id: p.newID(), name: name}}})
 		}
 	}
 	if c.ignored || len(arguments) <= c.sent {
@@ -149,11 +192,7 @@ func (p *messageParser) progress(d *messageDelta, body string) {
 	}
 	more := arguments[c.sent:]
 	c.sent = len(arguments)
-	if n := len(d.calls); n > 0 && d.calls[n-1].index == c.index {
-		d.calls[n-1].arguments += more
-	} else {
-		d.calls = append(d.calls, callDelta{index: c.index, arguments: more})
-	}
+	d.add(messageDelta{calls: []callDelta{{index: c.index, arguments: more}}})
 }
 
 // scanCall reads as much of {"name":…,"arguments":…} as is there. It reports false until the name is

@@ -15,8 +15,13 @@ type release struct {
 	streamParams   bool // chat and completions streams carry kv_transfer_params: 0.33
 	weightVersions bool // choices have weight_versions: 0.33
 	createdCache   bool // prompt_tokens_details has created_cache_tokens: seen in 0.33; 0.32 was recorded without details
+	cacheWrite     bool // usage of responses has cache_write_tokens: seen in 0.32; as ecParams
 	ecParams       bool // whole replies have ec_transfer_params: seen in 0.32, not in 0.25; assumed 0.29
 	usageDetails   bool // usage has completion_tokens_details: as ecParams
+	fullMessages   bool // messages name the stop sequence, count cached tokens apart and are never without a block: as ecParams
+	thinkingBudget bool // messages check the thinking budget: 0.31
+	incomplete     bool // responses cut by their limit end with response.incomplete, their last item is incomplete too: 0.33
+	echoesMore     bool // responses repeat prompt_cache_key and friends: 0.33
 	exactPrompt    bool // kv_transfer_params.prompt_token_ids replaces template and tokenizer: 0.32
 	remoteCached   bool // a D reports P's remote_prefill_cached_tokens as its cached_tokens: 0.31
 	scaleOutFlag   bool // render endpoints need --enable-scale-out: 0.30
@@ -51,6 +56,11 @@ func releaseOf(version string) release {
 		createdCache:   minor >= 33,
 		ecParams:       minor >= 29,
 		usageDetails:   minor >= 29,
+		cacheWrite:     minor >= 29,
+		fullMessages:   minor >= 29,
+		thinkingBudget: minor >= 31,
+		incomplete:     minor >= 33,
+		echoesMore:     minor >= 33,
 		exactPrompt:    minor >= 32,
 		remoteCached:   minor >= 31,
 		scaleOutFlag:   minor >= 30,

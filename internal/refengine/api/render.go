@@ -29,20 +29,41 @@ func (s *Server) renderChatRoute(w http.ResponseWriter, r *http.Request) *apiErr
 	if err == nil {
 		ids, _, err = s.chatPrompt(q)
 	}
-	if err == nil {
-		if q.maxTokens == 0 {
-			q.maxTokens = s.maxModelLen - len(ids)
-		}
-		err = q.check()
-	}
 	if err != nil {
 		return err
 	}
-	b := s.appendRendered(nil, "chatcmpl-"+s.requestID(r, q.requestID), ids, &q.common, func(b []byte) []byte {
+	return s.renderedChat(w, "chatcmpl-"+s.requestID(r, q.requestID), q, ids)
+}
+
+// renderMessagesRoute is the same for a message. Its errors have OpenAI's form.
+func (s *Server) renderMessagesRoute(w http.ResponseWriter, r *http.Request) *apiError {
+	body, _, err := s.receive(w, r)
+	if err != nil {
+		return err
+	}
+	m, err := decodeMessages(body, s.rel, false)
+	if err != nil {
+		return err
+	}
+	q, ids, _, err := s.messagesChat(m)
+	if err != nil {
+		return err
+	}
+	return s.renderedChat(w, "chatcmpl-"+s.requestID(r, ""), q, ids)
+}
+
+func (s *Server) renderedChat(w http.ResponseWriter, id string, q *chatRequest, ids []int32) *apiError {
+	if q.maxTokens == 0 {
+		q.maxTokens = s.maxModelLen - len(ids)
+	}
+	if err := q.check(); err != nil {
+		return err
+	}
+	b := s.appendRendered(nil, id, ids, &q.common, func(b []byte) []byte {
 		b = append(b, `{"tools":`...)
 		b = appendRaw(b, q.tools)
 		b = append(b, `,"tool_choice":`...)
-		b = appendString(b, q.toolChoice)
+		b = appendStringOrNull(b, q.toolChoice)
 		b = append(b, `,"parallel_tool_calls":`...)
 		b = appendBool(b, q.parallelTools)
 		b = append(b, `,"include_reasoning":`...)
@@ -53,6 +74,29 @@ func (s *Server) renderChatRoute(w http.ResponseWriter, r *http.Request) *apiErr
 		b = appendBool(b, q.continueFinal)
 		return append(b, `},"history_tool_call_cnt":0}`...)
 	})
+	writeJSON(w, http.StatusOK, b)
+	return nil
+}
+
+// renderResponsesRoute is the same for a response.
+func (s *Server) renderResponsesRoute(w http.ResponseWriter, r *http.Request) *apiError {
+	body, _, err := s.receive(w, r)
+	if err != nil {
+		return err
+	}
+	q, err := decodeResponses(body, s.rel)
+	if err != nil {
+		return err
+	}
+	ids, _, err := s.responsesPrompt(q)
+	if err == nil {
+		err = q.check()
+	}
+	if err != nil {
+		return err
+	}
+	q.extraArgs = true
+	b := s.appendRendered(nil, s.responseID(q), ids, &q.common, func(b []byte) []byte { return append(b, "null"...) })
 	writeJSON(w, http.StatusOK, b)
 	return nil
 }
@@ -180,9 +224,12 @@ func appendSamplingParams(b []byte, q *common) []byte {
 	b = append(b, `,"output_kind":`...)
 	b = appendInt(b, kind)
 	b = append(b, `,"skip_clone":true`...)
-	if q.kv != nil {
+	switch {
+	case q.kv != nil:
 		b = append(b, `,"extra_args":{`...)
 		b = append(appendParams(b, q.kv), '}')
+	case q.extraArgs:
+		b = append(b, `,"extra_args":{}`...)
 	}
 	return append(b, `,"bad_words":[],"skip_reading_prefix_cache":false}`...)
 }

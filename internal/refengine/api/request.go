@@ -18,7 +18,7 @@ const (
 	defaultMaxToken = 16 // of /v1/completions; a chat goes on to the end of the context
 )
 
-// sampling is what both endpoints share.
+// sampling is what all endpoints share.
 type sampling struct {
 	maxTokens      int // 0: not given
 	minTokens      int
@@ -36,7 +36,7 @@ type sampling struct {
 	promptLogprobs int  // -1: none
 }
 
-// common is what both endpoints share besides sampling.
+// common is what chats and completions share besides sampling; the others are made into chats.
 type common struct {
 	sampling
 	model           string // "" is the served model
@@ -50,6 +50,7 @@ type common struct {
 	salt            string
 	kv              json.RawMessage // kv_transfer_params as sent; nil: none
 	streamOptions   json.RawMessage // as sent; render endpoints hand it back
+	extraArgs       bool            // rendered sampling parameters have extra_args even if empty
 }
 
 // returned is ids if the request wants to see token ids, else nil.
@@ -112,19 +113,29 @@ func decodeCommon(f *fields, rel release) common {
 		f.refuseIf(o.err)
 	}
 	c.streamOptions = f.raw("stream_options")
-	if n, ok := f.int("priority", 0); ok && n != 0 {
-		f.refuse(badRequest("", "Got priority %d but Priority scheduling is not enabled.", n))
-	}
+	refusePriority(f)
 	c.returnTokenIDs = f.bool("return_token_ids", false)
 	c.tokensAsIDs = f.bool("return_tokens_as_token_ids", false)
 	c.echo = f.bool("echo", false)
 	c.salt = decodeSalt(f, rel)
-	if f.object("kv_transfer_params") != nil {
-		c.kv = f.raw("kv_transfer_params")
-	}
+	c.kv = decodeParams(f)
 	f.object("response_format") // accepted, shapes nothing here
 	c.sampling = decodeSampling(f)
 	return c
+}
+
+// decodeParams returns kv_transfer_params as sent, nil if there are none.
+func decodeParams(f *fields) json.RawMessage {
+	if f.object("kv_transfer_params") == nil {
+		return nil
+	}
+	return f.raw("kv_transfer_params")
+}
+
+func refusePriority(f *fields) {
+	if n, ok := f.int("priority", 0); ok && n != 0 {
+		f.refuse(badRequest("", "Got priority %d but Priority scheduling is not enabled.", n))
+	}
 }
 
 func (f *fields) refuseIf(e *apiError) {

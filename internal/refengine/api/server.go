@@ -48,6 +48,7 @@ type Options struct {
 	Version             string // vLLM version imitated, "0.33.0"; "" is the engine's
 	PromptTokensDetails bool   // --enable-prompt-tokens-details
 	EnableScaleOut      bool   // --enable-scale-out
+	ResponsesStore      bool   // VLLM_ENABLE_RESPONSES_API_STORE=1: responses are kept for previous_response_id; else "store" is ignored, as vLLM does
 	ReasoningParser     bool   // text up to </think> goes to "reasoning" if chat_template_kwargs.enable_thinking is true
 
 	MaxBodyBytes     int64  // larger bodies are refused with 413; 0 is DefaultMaxBodyBytes
@@ -71,6 +72,7 @@ type Server struct {
 	randomHex func(digits int) string // ids
 
 	load    atomic.Int64 // requests being served
+	stored  responseStore
 	metrics frontMetrics
 	handler http.Handler
 }
@@ -153,8 +155,15 @@ func (s *Server) routes() http.Handler {
 	get := func(path string, h http.HandlerFunc) { handle(http.MethodGet, path, h) }
 	post("/v1/chat/completions", s.chatCompletions)
 	post("/v1/completions", s.completions)
+	post("/v1/responses", s.responses)
+	get("/v1/responses/{response_id}", s.counted("/v1/responses/{response_id}", s.storedResponse))
+	post("/v1/responses/{response_id}/cancel", s.cancelResponse)
+	post("/v1/messages", s.messages)
+	post("/v1/messages/count_tokens", s.countTokens)
 	post("/v1/chat/completions/render", s.scaleOut(s.renderChatRoute))
 	post("/v1/completions/render", s.scaleOut(s.renderCompletionRoute))
+	post("/v1/messages/render", s.scaleOut(s.renderMessagesRoute))
+	post("/v1/responses/render", s.scaleOut(s.renderResponsesRoute))
 	post("/tokenize", s.tokenize)
 	post("/detokenize", s.detokenize)
 	get("/v1/models", s.counted("/v1/models", s.models))

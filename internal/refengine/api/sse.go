@@ -19,6 +19,9 @@ type output struct {
 	f      Faults
 	events int
 	buf    []byte
+
+	unmarked bool                    // the stream ends without [DONE]
+	failure  func(e *apiError) error // tells an error in the stream; nil: a data event
 }
 
 func newOutput(ctx context.Context, w http.ResponseWriter, f Faults) *output {
@@ -64,7 +67,10 @@ func (o *output) open() error {
 }
 
 // event sends one data event.
-func (o *output) event(data []byte) error {
+func (o *output) event(data []byte) error { return o.named("", data) }
+
+// named sends one event with a name, or without if it is "".
+func (o *output) named(name string, data []byte) error {
 	o.events++
 	if o.f.Comments > 0 && (o.events-1)%o.f.Comments == 0 {
 		if err := o.comment(); err != nil {
@@ -77,40 +83,63 @@ func (o *output) event(data []byte) error {
 	case o.f.ErrorAt:
 		return errors.Join(errOver, o.fail(internalError()))
 	}
-	return o.data(data)
+	return o.data(name, data)
 }
 
 // fail ends the stream with an error event.
 func (o *output) fail(e *apiError) error {
-	if err := o.data(e.json()); err != nil {
+	if o.failure != nil {
+		return o.failure(e)
+	}
+	if err := o.data("", e.json()); err != nil {
 		return err
 	}
 	return o.done()
 }
 
-func (o *output) done() error { return o.data([]byte("[DONE]")) }
+// done marks the end of a stream that has such a mark.
+func (o *output) done() error {
+	if o.unmarked {
+		return nil
+	}
+	return o.data("", []byte("[DONE]"))
+}
 
 func (o *output) comment() error {
 	o.buf = append(o.buf[:0], ": keep-alive"...)
 	return o.finishLine()
 }
 
-func (o *output) data(data []byte) error {
-	o.buf = append(o.buf[:0], "data:"...)
+func (o *output) data(name string, data []byte) error {
+	o.buf = o.buf[:0]
+	if name != "" {
+		o.field("event", []byte(name))
+		o.buf = append(o.buf, o.lineEnd()...)
+	}
+	o.field("data", data)
+	return o.finishLine()
+}
+
+// field adds a line, without its end, to buf.
+func (o *output) field(name string, value []byte) {
+	o.buf = append(append(o.buf, name...), ':')
 	if !o.f.NoSpace {
 		o.buf = append(o.buf, ' ')
 	}
-	o.buf = append(o.buf, data...)
-	return o.finishLine()
+	o.buf = append(o.buf, value...)
+}
+
+func (o *output) lineEnd() string {
+	if o.f.CRLF {
+		return "\r\n"
+	}
+	return "\n"
 }
 
 // finishLine ends the line in buf, adds the empty line and sends both.
 func (o *output) finishLine() error {
-	if o.f.CRLF {
-		o.buf = append(o.buf, "\r\n\r\n"...)
-	} else {
-		o.buf = append(o.buf, "\n\n"...)
-	}
+	end := o.lineEnd()
+	o.buf = append(append(o.buf, end...), end...)
 	return o.write(o.buf)
 }
 
