@@ -34,6 +34,9 @@ func (p *Prefill) Observe(n int, d time.Duration) {
 	p.xy = p.xy*decay + x*y
 }
 
+// Known reports whether estimates rest on observations rather than on a guess.
+func (p *Prefill) Known() bool { return p.n > 2.9 }
+
 // Compute returns the expected duration of a call that computes n tokens.
 func (p *Prefill) Compute(n int) time.Duration {
 	base, slope := p.fit()
@@ -42,7 +45,7 @@ func (p *Prefill) Compute(n int) time.Duration {
 
 // fit returns a in ms and b in ms per token, neither negative.
 func (p *Prefill) fit() (base, slope float64) {
-	if p.n < 3 {
+	if !p.Known() {
 		return guessBaseMs, guessMsPerToken
 	}
 	det := p.n*p.xx - p.x*p.x

@@ -22,9 +22,13 @@ var (
 // min_tokens above max_tokens.
 func (q *request) prefillBody(params []byte, ids []int32) *bodyedit.Edit {
 	e := q.edit(params, ids)
-	e.Delete("stream_options", "max_completion_tokens", "min_tokens", "return_token_ids")
+	d := dialects[q.endpoint]
+	e.Delete(d.refused...)
 	e.Set("stream", jsonFalse)
-	e.Set("max_tokens", jsonOne)
+	e.Set(d.limit, jsonOne)
+	if q.endpoint == kvp.Responses {
+		e.Set("store", jsonFalse) // a reply of one token is nobody's
+	}
 	return e
 }
 
@@ -36,10 +40,11 @@ func (q *request) decodeBody(params []byte, ids []int32, wantIDs, brief bool) *b
 		return e
 	}
 	e := q.edit(params, ids)
-	if wantIDs {
+	d := dialects[q.endpoint]
+	if wantIDs && d.ids {
 		e.Set("return_token_ids", jsonTrue)
 	}
-	if q.streaming && !q.wantsUsage {
+	if q.streaming && !q.wantsUsage && d.usage {
 		q.askUsage(e)
 	}
 	return e
@@ -64,7 +69,7 @@ func (q *request) edit(params []byte, ids []int32) *bodyedit.Edit {
 		e.Set("cache_salt", quote(q.salt))
 	}
 	if len(ids) > 0 && params != nil { // without other params older engines take the ids for something harmful
-		if q.endpoint == kvp.Chat {
+		if q.endpoint != kvp.Completions {
 			params = kvp.WithPromptTokenIDs(params, ids)
 		} else {
 			e.Set("prompt", kvp.AppendIDs(nil, ids))
@@ -72,6 +77,10 @@ func (q *request) edit(params []byte, ids []int32) *bodyedit.Edit {
 	}
 	if params != nil {
 		e.Set("kv_transfer_params", params)
+	}
+	if q.previous != "" {
+		e.Delete(previousID)
+		e.Set("input", append(append([]byte{'['}, q.items...), ']'))
 	}
 	return e
 }

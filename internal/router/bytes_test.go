@@ -23,19 +23,19 @@ func TestF01BytesStay(t *testing.T) {
 		{
 			name: "chat streamed", path: chatPath,
 			in: `{"model":"m",` + odd + `,` + messages + `,"stream":true,"max_tokens":50}`,
-			p:  `{"model":"m",` + odd + `,` + messages + `,"stream":false,"max_tokens":1,"kv_transfer_params":NULL}`,
+			p:  `{"model":"m",` + odd + `,` + messages + `,"stream":false,"max_tokens":1,"kv_transfer_params":NULL,"return_token_ids":true}`,
 			d:  `{"model":"m",` + odd + `,` + messages + `,"stream":true,"max_tokens":50,"kv_transfer_params":A,"return_token_ids":true,"stream_options":{"include_usage":true}}`,
 		},
 		{
 			name: "chat whole, with limits of every kind", path: chatPath,
 			in: `{ "max_completion_tokens":7 ,"min_tokens":3, ` + messages + ` , "stream" : false , "stop":["a"],"n":1}  ` + "\n",
-			p:  `{ ` + messages + ` , "stream" : false , "stop":["a"],"n":1,"kv_transfer_params":NULL,"max_tokens":1}  ` + "\n",
+			p:  `{ ` + messages + ` , "stream" : false , "stop":["a"],"n":1,"kv_transfer_params":NULL,"max_tokens":1,"return_token_ids":true}  ` + "\n",
 			d:  `{ "max_completion_tokens":7 ,"min_tokens":3, ` + messages + ` , "stream" : false , "stop":["a"],"n":1,"kv_transfer_params":A,"return_token_ids":true}  ` + "\n",
 		},
 		{
 			name: "usage asked for, duplicates", path: chatPath,
 			in: `{"stream":false,"stream":true,"stream_options":{ "x":0.10,"include_usage":false },` + messages + `,"max_tokens":1,"max_tokens":9,"return_token_ids":false}`,
-			p:  `{"stream":false,"stream":false,` + messages + `,"max_tokens":1,"max_tokens":1,"kv_transfer_params":NULL}`,
+			p:  `{"stream":false,"stream":false,` + messages + `,"max_tokens":1,"max_tokens":1,"kv_transfer_params":NULL,"return_token_ids":true}`,
 			d:  `{"stream":false,"stream":true,"stream_options":{ "x":0.10,"include_usage":true },` + messages + `,"max_tokens":1,"max_tokens":9,"return_token_ids":true,"kv_transfer_params":A}`,
 		},
 		{
@@ -56,9 +56,13 @@ func TestF01BytesStay(t *testing.T) {
 			if h := g.post(t, tt.path, tt.in); h.status != 200 {
 				t.Fatalf("HTTP %d %s", h.status, h.body)
 			}
+			a := params(true, "p-1", tokensOf(tt.in, tt.path), 0)
+			if tt.path == chatPath { // P has told how it rendered the prompt, so that D need not
+				a = strings.TrimSuffix(a, "}") + `,"prompt_token_ids":` + jsonOf(call{path: tt.path, body: tt.in}.fields().tokens()) + "}"
+			}
 			fill := strings.NewReplacer(
 				":NULL", `:{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`,
-				":A", ":"+params(true, "p-1", tokensOf(tt.in, tt.path), 0))
+				":A", ":"+a)
 			var got, want []string
 			for _, c := range append(g.p.generated(), g.d.generated()...) {
 				if c.fields().param("remote_num_tokens") == "0" {

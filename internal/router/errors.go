@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strconv"
 	"syscall"
+
+	"github.com/tarik-kv/tarik/internal/kvp"
 )
 
 // failure is an answer that says no. The engines' own failures are passed on as they are; these
@@ -19,6 +21,29 @@ type failure struct {
 	message string // what is wrong, and what to do about it
 	param   string // the request field, "" for none
 	code    string // stable name
+	// anthropic: the client speaks Anthropic's dialect and gets errors in it.
+	anthropic bool
+}
+
+// in returns f as a client of this endpoint expects errors.
+func (f *failure) in(ep kvp.Endpoint) *failure {
+	f.anthropic = ep == kvp.Messages
+	return f
+}
+
+// anthropicKind is Anthropic's word for the class of an error.
+func (f *failure) anthropicKind() string {
+	switch {
+	case f.status == http.StatusNotFound:
+		return "not_found_error"
+	case f.status == http.StatusRequestEntityTooLarge:
+		return "request_too_large"
+	case f.status < 500:
+		return "invalid_request_error"
+	case f.status == http.StatusServiceUnavailable:
+		return "overloaded_error"
+	}
+	return "api_error"
 }
 
 func (f *failure) Error() string { return f.message }
@@ -38,8 +63,12 @@ func (f *failure) kind() string {
 	return "BadGatewayError"
 }
 
-// body is the OpenAI error object.
+// body is the error object in the client's dialect.
 func (f *failure) body() []byte {
+	if f.anthropic {
+		b := append([]byte(`{"type":"error","error":{"type":`), quote(f.anthropicKind())...)
+		return append(append(append(b, `,"message":`...), quote(f.message)...), "}}"...)
+	}
 	type object struct {
 		Message string  `json:"message"`
 		Type    string  `json:"type"`
@@ -71,6 +100,9 @@ func (f *failure) write(w http.ResponseWriter) {
 
 // event is the failure as the last event of a stream that has begun.
 func (f *failure) event() []byte {
+	if f.anthropic {
+		return append(append([]byte("event: error\ndata: "), f.body()...), "\n\n"...)
+	}
 	return append(append([]byte("data: "), f.body()...), "\n\n"...)
 }
 

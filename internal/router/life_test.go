@@ -87,22 +87,21 @@ func TestR9PullHangs(t *testing.T) {
 	if rc := g.receipt(t, h); h.status != 200 || rc.Why != "pull-late" {
 		t.Errorf("HTTP %d why %s, want 200, pull-late", h.status, rc.Why)
 	}
-	pr := &pair{rig: g}
-	if e := pr.engines(t); !strings.Contains(e, `"handles": "distrusted"`) || !strings.Contains(e, "pull-late") {
-		t.Errorf("/engines: %s", e)
-	}
-	if v := g.metric(t, `tarik_prefill_handles_proven{prefill="`+g.p.URL+`"}`); v != "0" {
-		t.Errorf("tarik_prefill_handles_proven is %q", v)
-	}
-	g.p.says()
-	h = g.post(t, chatPath, chat(true, long(100), "ok", "next", "ok", "more"))
-	if rc := g.receipt(t, h); rc.Why != "prefill-distrusted" {
-		t.Errorf("why %s, want prefill-distrusted", rc.Why)
-	}
-	for _, c := range g.p.generated() {
-		if e := c.fields().param("remote_engine_id"); e != "null" {
-			t.Errorf("a distrusted P was given a handle of %s", e)
+	for _, c := range g.p.generated()[1:] {
+		if e := c.fields().param("remote_engine_id"); e != "null" && !strings.Contains(c.body, "cache_salt") {
+			t.Errorf("after the hang P was given a handle of %s in a turn", e)
 		}
+	}
+	// A probe, which is nobody's turn, shows that P reads handles after all: it was only slow.
+	pr := &pair{rig: g}
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(pr.engines(t), `"handles": "proven"`); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("/engines: %s", pr.engines(t))
+		}
+	}
+	h = g.post(t, chatPath, chat(true, long(100), "ok", "next", "ok", "more"))
+	if rc := g.receipt(t, h); rc.Arm != "pull" {
+		t.Errorf("arm %s why %s, want a pull", rc.Arm, rc.Why)
 	}
 }
 
@@ -114,7 +113,7 @@ func TestR17PolicyRecompute(t *testing.T) {
 	if rc.HeldTokens == 0 {
 		t.Fatalf("no handle: %+v", rc)
 	}
-	pr.p.Core.SetFaults(engine.Faults{FailReads: 1})
+	pr.p.Core.SetFaults(engine.Faults{FailReads: 1000})
 	_, rc = pr.turn(t, body(true, 20, prompt, text, "go on"))
 	if rc.Why != "pull-late" {
 		t.Errorf("why %s, want pull-late", rc.Why)

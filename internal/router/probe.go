@@ -196,7 +196,8 @@ type prefillReply struct {
 	engineID     string // from params
 	fingerprint  []byte // system_fingerprint, a raw JSON string
 	promptTokens int
-	cached       *int // prompt tokens the engine did not compute, nil if it does not say
+	cached       *int    // prompt tokens the engine did not compute, nil if it does not say
+	promptIDs    []int32 // of a chat, if asked for
 }
 
 // readPrefill reads P's reply. P says how much it reused in the params (since 0.31) or in usage (if
@@ -214,10 +215,8 @@ func readPrefill(body []byte) (prefillReply, error) {
 	if usage == nil {
 		return prefillReply{}, errors.New("reply has no usage: not a completion")
 	}
-	p.promptTokens = intOf(usage, "prompt_tokens")
-	if details, ok := bodyedit.Lookup(usage, "prompt_tokens_details"); ok {
-		p.cached = optionalInt(details, "cached_tokens")
-	}
+	p.promptIDs = parseIDs(doc.Get("prompt_token_ids"))
+	p.promptTokens, p.cached = promptUsage(usage)
 	params := doc.Get("kv_transfer_params")
 	if bodyedit.KindOf(params) != bodyedit.Object {
 		return p, nil
@@ -229,6 +228,23 @@ func readPrefill(body []byte) (prefillReply, error) {
 		p.cached = n
 	}
 	return p, nil
+}
+
+// promptUsage reads the prompt's tokens and how many of them were cached, as each endpoint says it.
+// Anthropic's input_tokens leave the cached ones out.
+func promptUsage(usage []byte) (tokens int, cached *int) {
+	if n := optionalInt(usage, "prompt_tokens"); n != nil {
+		details, _ := bodyedit.Lookup(usage, "prompt_tokens_details")
+		return *n, optionalInt(details, "cached_tokens")
+	}
+	tokens = intOf(usage, "input_tokens")
+	if details, ok := bodyedit.Lookup(usage, "input_tokens_details"); ok {
+		return tokens, optionalInt(details, "cached_tokens")
+	}
+	if read := optionalInt(usage, "cache_read_input_tokens"); read != nil {
+		return tokens + *read + intOf(usage, "cache_creation_input_tokens"), read
+	}
+	return tokens, nil
 }
 
 func intOf(object []byte, name string) int {

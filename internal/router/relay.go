@@ -27,6 +27,7 @@ type reply struct {
 	s         *stream        // of a stream
 	whole     *bodyedit.Edit // of a reply in one piece
 	info      *wire.Info
+	response  []byte // of /v1/responses: the whole response object
 	tail      []byte // the end mark and what comes with it, not yet sent
 }
 
@@ -86,11 +87,14 @@ func (t *run) discard(p *reply) {
 func (t *run) decode(ctx context.Context, a turn.Decode) {
 	r, q := t.r, t.q
 	t.receipt.Decode = r.decode.String()
-	if !r.decode.Info().Can.ExactPrompt && q.endpoint == kvp.Chat {
+	if a.IDs == nil && a.Params != nil && t.promptIDs != nil {
+		a.IDs, t.ids = t.promptIDs, t.promptIDs // P has rendered the prompt: D need not
+	}
+	if !r.decode.Info().Can.ExactPrompt && q.endpoint != kvp.Completions {
 		a.IDs = nil // it renders the prompt itself; began compares
 	}
 	// The ids tell what D holds afterwards. There is no use in them without a handle.
-	wantIDs := r.cfg.Reuse && a.Params != nil && r.decode.Info().Can.HandleInReply(q.endpoint, q.streaming)
+	wantIDs := dialects[q.endpoint].ids && r.cfg.Reuse && a.Params != nil && r.decode.Info().Can.HandleInReply(q.endpoint, q.streaming)
 	c := call{
 		engine: r.decode, path: q.endpoint.Path(), header: forEngine(q.header), id: t.id,
 		body: editPayload{q.decodeBody(a.Params, a.IDs, wantIDs, a.Brief)},
@@ -181,6 +185,12 @@ func (t *run) wholeReply(p *reply) error {
 	}
 	p.whole, p.info = edit, info
 	p.info.Done = true
+	if t.q.endpoint == kvp.Responses {
+		p.response = body
+		if t.q.previous != "" {
+			edit.Set(previousID, quote(t.q.previous)) // the engine did not get to see it
+		}
+	}
 	return nil
 }
 
@@ -226,6 +236,10 @@ func (p *reply) take(b []byte) (payload bool) {
 }
 
 func (p *reply) event(ev *sse.Event) (payload bool) {
+	if name := ev.Name(); !ev.Partial && (string(name) == "response.completed" || string(name) == "response.incomplete") {
+		response, _ := bodyedit.Lookup(ev.Data(), "response")
+		p.response = bytes.Clone(response)
+	}
 	_, out := p.s.filter.Event(*ev)
 	if p.info.Done {
 		p.tail = append(p.tail, out...)
@@ -256,6 +270,9 @@ func (t *run) relay(client context.Context) turn.Event {
 		t.w.WriteHeader(http.StatusOK)
 		t.relayStream(p, http.NewResponseController(t.w))
 		stop()
+	}
+	if p.response != nil && p.info.Done && !p.info.Failed() {
+		t.r.remember(t.q, p.response)
 	}
 	took := time.Since(t.asked)
 	t.decodeTook += took
@@ -314,7 +331,7 @@ func (t *run) complete() {
 		_, _ = t.w.Write(p.tail) // the same
 	default:
 		// It must not look finished: an event that says so, and no end of the chunked body.
-		_, _ = t.w.Write((&failure{status: http.StatusBadGateway, code: "stream-truncated", message: "the decode engine ended its stream early"}).event())
+		_, _ = t.w.Write((&failure{status: http.StatusBadGateway, code: "stream-truncated", message: "the decode engine ended its stream early"}).in(t.q.endpoint).event())
 		_ = http.NewResponseController(t.w).Flush() // the same
 		t.broken = true
 	}
@@ -353,7 +370,7 @@ func (t *run) refuse(leg turn.Leg) {
 		f.message += ": " + cause(t.failed.err)
 	}
 	t.receipt.Status, t.receipt.Error = f.status, f.code
-	f.write(t.w)
+	f.in(t.q.endpoint).write(t.w)
 }
 
 // errorStatus is the HTTP status that an error object of an engine names, 500 if it names none.

@@ -38,7 +38,7 @@ var promptNeutral = func() map[string]bool {
 
 // canRender says whether P can be asked for the token ids of q's prompt, "" if it can.
 func (r *Router) canRender(q *request) turn.Reason {
-	if q.endpoint == kvp.Completions || !r.prefill.Info().NoRender || q.tokenizes() {
+	if q.endpoint == kvp.Completions || !r.prefill.Info().NoRender || q.endpoint == kvp.Chat && q.tokenizes() {
 		return ""
 	}
 	return turn.CannotRender
@@ -69,11 +69,11 @@ func (r *Router) render(ctx context.Context, q *request, id string) []int32 {
 	if !r.prefill.Info().NoRender {
 		e := q.doc.Edit()
 		e.DeleteFold(ownFields...)
-		if ids := r.askIDs(ctx, q, kvp.Chat.Path()+"/render", editPayload{e}, id); ids != nil {
+		if ids := r.askIDs(ctx, q, q.endpoint.Path()+"/render", editPayload{e}, id); ids != nil {
 			return ids
 		}
 	}
-	if !q.tokenizes() {
+	if q.endpoint != kvp.Chat || !q.tokenizes() {
 		return nil
 	}
 	return r.askIDs(ctx, q, "/tokenize", q.subset(tokenizeFields...), id)

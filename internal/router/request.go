@@ -33,9 +33,13 @@ type request struct {
 	salt                          string      // for the engines, "" for none
 	stripped                      int         // members that the client had no business to send
 
-	prompt []byte     // raw messages or prompt
-	chain  []conv.Key // identity, see package conv
-	id     conv.Key   // of the client's own name for its conversation, zero if none
+	tenant   string
+	prompt   []byte // raw messages, input or prompt
+	items    []byte // of /v1/responses: the whole input, elements of an array
+	previous string // previous_response_id, "" if none
+
+	chain []conv.Key // identity, see package conv
+	id    conv.Key   // of the client's own name for its conversation, zero if none
 }
 
 // parse reads what the router must know of a body. It decides nothing about the engines' business:
@@ -54,14 +58,18 @@ func (r *Router) parse(ep kvp.Endpoint, header http.Header, body []byte) (*reque
 		q.wantsUsage = flag(options, "include_usage")
 		q.wantsRunningUsage = q.wantsUsage && flag(options, "continuous_usage_stats")
 	}
-	if q.endpoint == kvp.Chat {
-		q.prompt = doc.Get("messages")
-	} else {
-		q.prompt = doc.Get("prompt")
+	q.prompt = doc.Get(dialects[ep].prompt)
+	q.salt = r.saltFor(doc)
+	if ep == kvp.Responses {
+		if on, _ := bodyedit.Bool(doc.Get("background")); on {
+			return nil, badRequest("background", "a response in the background cannot be fetched through the router; leave the field out")
+		}
+		if f := r.expand(q); f != nil {
+			return nil, f
+		}
 	}
 	q.plain = plainReason(q)
-	q.salt = r.saltFor(doc)
-	q.identify()
+	q.identify(r.cfg.ConversationHeader)
 	return q, nil
 }
 
@@ -84,40 +92,34 @@ func (r *Router) saltFor(doc *bodyedit.Doc) string {
 }
 
 // contextFields shape a prompt besides its messages.
-var contextFields = []string{"tools", "chat_template", "chat_template_kwargs", "documents", "reasoning_effort", "add_special_tokens"}
+var contextFields = []string{
+	"tools", "chat_template", "chat_template_kwargs", "documents", "reasoning_effort", "add_special_tokens", "system", "instructions",
+}
 
-func (q *request) identify() {
-	s := conv.Scope{Tenant: "", Model: q.model, Salt: q.salt, Endpoint: q.endpoint.Path()}
+// identify finds out which conversation this is. own is the operator's header for it.
+func (q *request) identify(own string) {
+	s := conv.Scope{Tenant: q.tenant, Model: q.model, Salt: q.salt, Endpoint: q.endpoint.Path()}
+	if name := conv.Name(own, q.header.Get, q.doc); name != "" {
+		q.id = s.ID(name)
+	}
 	for _, name := range contextFields {
 		s.Context = append(s.Context, string(q.doc.Get(name)))
-	}
-	if name := q.name(); name != "" {
-		q.id = s.ID(name)
 	}
 	if q.plain != "" {
 		return
 	}
-	if q.endpoint == kvp.Chat {
-		q.chain = conv.Messages(s.Key(), q.prompt)
-	} else {
+	switch q.endpoint {
+	case kvp.Completions:
 		q.chain = conv.Prompt(s.Key(), q.prompt)
+	case kvp.Responses:
+		q.chain = conv.Messages(s.Key(), append(append([]byte{'['}, q.items...), ']'))
+	default:
+		q.chain = conv.Messages(s.Key(), q.prompt)
 	}
 }
 
-// maxName bounds a client's own name for its conversation, in bytes. A longer one is no name.
+// maxName bounds what is kept of the names that clients choose, in bytes.
 const maxName = 512
-
-// name is what the client calls its conversation, "" if it does not say.
-func (q *request) name() string {
-	s, _ := bodyedit.String(q.doc.Get("conversation_id"))
-	if s == "" {
-		s = q.header.Get("X-Conversation-Id")
-	}
-	if len(s) > maxName {
-		return ""
-	}
-	return s
-}
 
 // plainReason says why a request is served by D alone: n replies share one handle and P's blocks
 // are free after the first reader; a list of prompts gets the blocks of its first; and what a
@@ -145,13 +147,15 @@ func plainReason(q *request) turn.Reason {
 		return turn.PromptLogprobs
 	case isTrue("echo"):
 		return turn.Echo
-	case present("truncate_prompt_tokens"):
+	case present("truncate_prompt_tokens") || q.endpoint == kvp.Responses && bodyedit.TextIs(q.doc.Get("truncation"), "auto"):
 		return turn.PromptTruncated
 	case present("prompt_embeds"):
 		return turn.PromptEmbeds
 	case q.endpoint == kvp.Completions && severalPrompts(q.prompt):
 		return turn.SeveralPrompts
-	case q.endpoint == kvp.Chat && hasMedia(q.prompt):
+	case q.endpoint == kvp.Responses && hasMedia(append(append([]byte{'['}, q.items...), ']')):
+		return turn.MediaContent
+	case q.endpoint != kvp.Completions && hasMedia(q.prompt):
 		return turn.MediaContent
 	}
 	return ""
@@ -161,26 +165,6 @@ func plainReason(q *request) turn.Reason {
 func severalPrompts(prompt []byte) bool {
 	for first := range bodyedit.Elements(prompt) {
 		return bodyedit.KindOf(first) != bodyedit.Number
-	}
-	return false
-}
-
-// hasMedia reports whether any message has a content part that is not text.
-func hasMedia(messages []byte) bool {
-	for m := range bodyedit.Elements(messages) {
-		content, ok := bodyedit.Lookup(m, "content")
-		if !ok {
-			continue
-		}
-		for part := range bodyedit.Elements(content) {
-			if bodyedit.KindOf(part) == bodyedit.Text {
-				continue
-			}
-			kind, _ := bodyedit.Lookup(part, "type")
-			if !bodyedit.TextIs(kind, "text") {
-				return true
-			}
-		}
 	}
 	return false
 }

@@ -39,9 +39,13 @@ type Config struct {
 	MaxReply  int64 // bytes of an engine's reply that is not streamed; more is answered with 502
 	// HealthInterval is how often the engines are asked how they are.
 	HealthInterval time.Duration
-	Store          conv.Limits
-	Receipts       *telemetry.Receipts
-	Log            *slog.Logger
+	// ConversationHeader is the operator's own header that names a conversation, "" for none.
+	ConversationHeader string
+	// ItemBytes bounds what is kept of stored responses, for previous_response_id.
+	ItemBytes int
+	Store     conv.Limits
+	Receipts  *telemetry.Receipts
+	Log       *slog.Logger
 
 	probePatience time.Duration // probePatience, less in tests
 }
@@ -50,7 +54,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Reuse: true, HandleTTL: 480 * time.Second, MaxBody: 64 << 20, MaxReply: 256 << 20,
-		HealthInterval: 2 * time.Second, Store: conv.DefaultLimits,
+		HealthInterval: 2 * time.Second, Store: conv.DefaultLimits, ItemBytes: conv.DefaultItemBytes,
 	}
 }
 
@@ -80,6 +84,7 @@ type Router struct {
 	prefill  *fleet.Engine
 	decode   *fleet.Engine
 	store    *conv.Memory
+	items    *conv.Items
 	receipts *telemetry.Receipts
 	metrics  *telemetry.Metrics
 	registry *prometheus.Registry
@@ -112,7 +117,7 @@ func New(cfg Config) (*Router, error) {
 		return nil, err
 	}
 	r := &Router{
-		cfg: cfg, client: engineClient(), store: conv.NewMemory(cfg.Store),
+		cfg: cfg, client: engineClient(), store: conv.NewMemory(cfg.Store), items: conv.NewItems(cfg.ItemBytes),
 		receipts: cfg.Receipts, registry: prometheus.NewRegistry(), log: cfg.Log, epoch: time.Now(),
 		probe: make(chan struct{}, 1), settled: make(chan struct{}), free: make(chan kvp.Handle, freeQueue),
 	}
@@ -219,10 +224,9 @@ func (r *Router) sawDecode(engineID string) {
 }
 
 func (r *Router) distrust(why turn.Reason) {
-	r.prefill.SetTrust(fleet.Distrusted, string(why))
+	r.prefill.SetTrust(fleet.Unproven, string(why))
 	r.metrics.PrefillTrust.WithLabelValues(r.prefill.String()).Set(0)
-	r.log.Warn("prefill engine gets no more handles: it did not answer one in time. If bidirectional_kv_xfer is off there, or "+
-		"kv_load_failure_policy is not \"fail\", turn them right and restart it: blocks of that request may stay taken",
+	r.log.Warn("prefill did not answer a turn with a handle in time; it gets no more until a probe has shown that it reads them",
 		"prefill", r.prefill.String(), "why", string(why))
 	r.wakeProber()
 }
@@ -270,10 +274,12 @@ func (r *Router) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+kvp.Chat.Path(), r.generate(kvp.Chat))
 	mux.HandleFunc("POST "+kvp.Completions.Path(), r.generate(kvp.Completions))
+	mux.HandleFunc("POST "+kvp.Responses.Path(), r.generate(kvp.Responses))
+	mux.HandleFunc("POST "+kvp.Messages.Path(), r.generate(kvp.Messages))
 	for _, path := range []string{"/v1/models", "/version"} {
 		mux.HandleFunc("GET "+path, r.passThrough)
 	}
-	for _, path := range []string{"/tokenize", "/detokenize"} {
+	for _, path := range []string{"/tokenize", "/detokenize", countTokens} {
 		mux.HandleFunc("POST "+path, r.passThrough)
 	}
 	mux.HandleFunc("GET /health", r.health)
@@ -281,9 +287,13 @@ func (r *Router) Handler() http.Handler {
 	return r.guard(mux)
 }
 
+// countTokens is Anthropic's route that counts and generates nothing.
+const countTokens = "/v1/messages/count_tokens"
+
 // methods are the routes of Handler, to tell a wrong method from a wrong path.
 var methods = map[string]string{
-	kvp.Chat.Path(): http.MethodPost, kvp.Completions.Path(): http.MethodPost, "/tokenize": http.MethodPost, "/detokenize": http.MethodPost,
+	kvp.Chat.Path(): http.MethodPost, kvp.Completions.Path(): http.MethodPost,
+	kvp.Responses.Path(): http.MethodPost, kvp.Messages.Path(): http.MethodPost, countTokens: http.MethodPost, "/tokenize": http.MethodPost, "/detokenize": http.MethodPost,
 	"/v1/models": http.MethodGet, "/version": http.MethodGet, "/health": http.MethodGet,
 }
 
@@ -294,7 +304,8 @@ func notServed(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	(&failure{status: http.StatusNotFound, code: "not-found", message: fmt.Sprintf(
-		"this path is not served here; the router serves POST %s and %s, GET /v1/models, POST /tokenize and /detokenize", kvp.Chat.Path(), kvp.Completions.Path())}).write(w)
+		"this path is not served here; the router serves POST %s, %s, %s and %s, GET /v1/models, POST %s, /tokenize and /detokenize",
+		kvp.Chat.Path(), kvp.Completions.Path(), kvp.Responses.Path(), kvp.Messages.Path(), countTokens)}).write(w)
 }
 
 // guard says in the router's own log what a bug of its own did, and ends the connection, as the
@@ -331,16 +342,16 @@ func (r *Router) generate(ep kvp.Endpoint) http.HandlerFunc {
 		begin := time.Now()
 		body, f := r.readBody(w, req)
 		if f != nil {
-			f.write(w)
+			f.in(ep).write(w)
 			return
 		}
 		q, f := r.parse(ep, req.Header, body)
 		if f != nil {
-			f.write(w)
+			f.in(ep).write(w)
 			return
 		}
 		if d := r.decode.Info(); !d.Up && d.Version == "" {
-			engineDown("the decode engine does not answer").write(w)
+			engineDown("the decode engine does not answer").in(ep).write(w)
 			return
 		}
 		if q.stripped > 0 {

@@ -214,7 +214,11 @@ func good(s *stub, w http.ResponseWriter, req *http.Request, c call) {
 			_, _ = io.WriteString(w, "data: {}\n\n")
 			return
 		}
-		_, _ = fmt.Fprintf(w, `{"id":"p","choices":[{"index":0,"message":{"content":"o"},"finish_reason":"length"}],"usage":{"prompt_tokens":%d,"completion_tokens":1},"kv_transfer_params":%s}`, len(ids), kv)
+		prompt := "null"
+		if c.path == chatPath && strings.Contains(c.body, `"return_token_ids":true`) {
+			prompt = jsonOf(ids)
+		}
+		_, _ = fmt.Fprintf(w, `{"id":"p","choices":[{"index":0,"message":{"content":"o"},"finish_reason":"length"}],"usage":{"prompt_tokens":%d,"completion_tokens":1},"prompt_token_ids":%s,"kv_transfer_params":%s}`, len(ids), prompt, kv)
 		return
 	}
 	place := "finish"

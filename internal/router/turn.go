@@ -53,6 +53,7 @@ type run struct {
 	visible                 wire.Options
 	gaveParams              bool    // P's params went with it
 	ids                     []int32 // the exact prompt that P was given, nil if it rendered one itself
+	promptIDs               []int32 // the prompt as P has rendered it, nil if it did not say
 	receipt                 telemetry.Receipt
 }
 
@@ -237,14 +238,18 @@ func (t *run) prefill(ctx context.Context, a turn.Prefill) {
 	c := call{engine: r.prefill, path: q.endpoint.Path(), header: forEngine(q.header), id: t.id}
 	can := r.prefill.Info().Can
 	switch {
-	case a.IDs != nil && q.endpoint == kvp.Chat && !can.ExactPrompt && a.Form == turn.FormPull:
+	case a.IDs != nil && q.endpoint != kvp.Completions && !can.ExactPrompt && a.Form == turn.FormPull:
 		// The ids were compared with what D holds; an engine that would render anew is given them.
 		c.path, c.body = kvp.Completions.Path(), q.idsBody(a.Params, a.IDs)
 		t.ids = a.IDs
-	case a.IDs != nil && q.endpoint == kvp.Chat && !can.ExactPrompt:
+	case a.IDs != nil && q.endpoint != kvp.Completions && !can.ExactPrompt:
 		c.body = editPayload{q.prefillBody(a.Params, nil)}
 	default:
-		c.body = editPayload{q.prefillBody(a.Params, a.IDs)}
+		e := q.prefillBody(a.Params, a.IDs)
+		if a.IDs == nil && q.endpoint == kvp.Chat && can.ExactPrompt {
+			e.Set("return_token_ids", jsonTrue) // so that D need not render the prompt once more
+		}
+		c.body = editPayload{e}
 		t.ids = a.IDs
 	}
 	switch a.Form {
@@ -274,6 +279,7 @@ func (t *run) prefill(ctx context.Context, a turn.Prefill) {
 				ev.Status, t.failed.err = 0, err
 			} else {
 				ev.Params, ev.Cached, ev.Prompt = r.forDecode(p.params), p.cached, p.promptTokens
+				t.promptIDs = p.promptIDs
 				r.sawPrefill(p.engineID)
 				if p.cached != nil && a.Form == turn.FormNull {
 					r.observe(p.promptTokens-*p.cached, got.took)

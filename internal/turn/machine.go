@@ -173,10 +173,19 @@ func (m *Machine) taken(ev Taken) []Action {
 }
 
 // patience is the least time a P call with a handle is given: a first transfer between two engines
-// takes a handshake, and a busy engine a step.
-const patience = 2 * time.Second
+// takes a handshake, and a busy engine a step. While nothing is known of P's speed it is longer.
+const (
+	patience        = 2 * time.Second
+	patienceUnknown = 10 * time.Second
+)
 
-func (m *Machine) deadline() time.Duration { return max(patience, m.start.Price.Compute(len(m.ids))) }
+func (m *Machine) deadline() time.Duration {
+	least := patience
+	if !m.start.Price.Known() {
+		least = patienceUnknown
+	}
+	return max(least, m.start.Price.Compute(len(m.ids)))
+}
 
 func (m *Machine) prefillNull(why Reason) []Action {
 	m.out.Why = why
