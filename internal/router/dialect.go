@@ -18,15 +18,17 @@ type dialect struct {
 	ids bool
 	// usage: a stream reports usage only when asked by stream_options.
 	usage bool
+	// choices: what is said is in choices, and a stream without any says nothing.
+	choices bool
 }
 
 var dialects = map[kvp.Endpoint]dialect{
 	kvp.Chat: {
-		prompt: "messages", limit: "max_tokens", ids: true, usage: true,
+		prompt: "messages", limit: "max_tokens", ids: true, usage: true, choices: true,
 		refused: []string{"stream_options", "max_completion_tokens", "min_tokens", "return_token_ids"},
 	},
 	kvp.Completions: {
-		prompt: "prompt", limit: "max_tokens", ids: true, usage: true,
+		prompt: "prompt", limit: "max_tokens", ids: true, usage: true, choices: true,
 		refused: []string{"stream_options", "max_completion_tokens", "min_tokens", "return_token_ids"},
 	},
 	kvp.Responses: {

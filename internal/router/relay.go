@@ -205,7 +205,7 @@ func (t *run) firstEvent(p *reply) error {
 	for {
 		n, err := p.res.Body.Read(p.s.buf[:])
 		if p.take(p.s.buf[:n]) {
-			if p.info.Done && p.info.Choices == 0 && p.info.Error == nil {
+			if dialects[t.q.endpoint].choices && p.info.Done && p.info.Choices == 0 && p.info.Error == nil {
 				return errNoEvent
 			}
 			return nil

@@ -79,13 +79,15 @@ func (s *stub) got() []call {
 
 // generated returns the calls to generating routes.
 func (s *stub) generated() []call {
-	return slices.DeleteFunc(s.got(), func(c call) bool { return c.path != chatPath && c.path != textPath })
+	return slices.DeleteFunc(s.got(), func(c call) bool { return !generating[c.path] })
 }
 
 const (
 	chatPath = "/v1/chat/completions"
 	textPath = "/v1/completions"
 )
+
+var generating = map[string]bool{chatPath: true, textPath: true, responsesPath: true, messagesPath: true}
 
 func (s *stub) serve(w http.ResponseWriter, req *http.Request) {
 	switch req.URL.Path {
@@ -109,7 +111,7 @@ func (s *stub) serve(w http.ResponseWriter, req *http.Request) {
 	s.mu.Lock()
 	s.calls = append(s.calls, c)
 	do := good
-	if c.path == chatPath || c.path == textPath {
+	if generating[c.path] {
 		if len(s.script) > 0 {
 			do = s.script[min(s.asked, len(s.script)-1)]
 		}

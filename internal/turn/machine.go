@@ -232,7 +232,7 @@ func (m *Machine) prefilled(ev PrefillDone) []Action {
 func (m *Machine) account(ev PrefillDone) {
 	m.out.Prompt = ev.Prompt
 	m.out.Arm = ArmLocal
-	if ev.Cached == nil {
+	if ev.Cached == nil || *ev.Cached < 0 || *ev.Cached > ev.Prompt { // it does not say, or says nonsense
 		if m.form == FormPull {
 			m.out.Arm = ArmPull
 		}
