@@ -38,6 +38,8 @@ func (f *failure) anthropicKind() string {
 		return "not_found_error"
 	case f.status == http.StatusRequestEntityTooLarge:
 		return "request_too_large"
+	case f.status == http.StatusForbidden:
+		return "permission_error"
 	case f.status < 500:
 		return "invalid_request_error"
 	case f.status == http.StatusServiceUnavailable:
@@ -53,6 +55,8 @@ func (f *failure) kind() string {
 	switch {
 	case f.status == http.StatusNotFound:
 		return "NotFoundError"
+	case f.status == http.StatusForbidden:
+		return "PermissionDeniedError"
 	case f.status < 500:
 		return "BadRequestError"
 	case f.status == http.StatusInternalServerError:

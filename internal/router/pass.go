@@ -12,6 +12,7 @@ import (
 
 	"github.com/tarik-kv/tarik/internal/bodyedit"
 	"github.com/tarik-kv/tarik/internal/fleet"
+	"github.com/tarik-kv/tarik/internal/tenant"
 )
 
 // passThrough gives a request that generates nothing to the first engine that is up.
@@ -26,6 +27,12 @@ func (r *Router) passThrough(w http.ResponseWriter, req *http.Request) {
 		doc, err := bodyedit.Scan(body)
 		if err != nil {
 			badRequest("", fmt.Sprintf("request body: %v", err)).write(w)
+			return
+		}
+		caller, _ := tenant.FromContext(req.Context())
+		model, _ := bodyedit.String(doc.Get("model"))
+		if f := mayUse(caller, model); f != nil {
+			f.write(w)
 			return
 		}
 		e := doc.Edit()

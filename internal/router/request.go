@@ -10,6 +10,7 @@ import (
 	"github.com/tarik-kv/tarik/internal/bodyedit"
 	"github.com/tarik-kv/tarik/internal/conv"
 	"github.com/tarik-kv/tarik/internal/kvp"
+	"github.com/tarik-kv/tarik/internal/tenant"
 	"github.com/tarik-kv/tarik/internal/turn"
 )
 
@@ -44,14 +45,18 @@ type request struct {
 
 // parse reads what the router must know of a body. It decides nothing about the engines' business:
 // a request that an engine would refuse goes on to be refused there.
-func (r *Router) parse(ep kvp.Endpoint, header http.Header, body []byte) (*request, *failure) {
+// caller is who sent it, the zero Identity if nobody asked.
+func (r *Router) parse(ep kvp.Endpoint, header http.Header, body []byte, caller tenant.Identity) (*request, *failure) {
 	doc, err := bodyedit.Scan(body)
 	if err != nil {
 		return nil, badRequest("", fmt.Sprintf("request body: %v", err))
 	}
-	q := &request{endpoint: ep, doc: doc, header: header}
+	q := &request{endpoint: ep, doc: doc, header: header, tenant: caller.Tenant}
 	q.stripped = doc.CountFold(ownFields...)
 	q.model, _ = bodyedit.String(doc.Get("model"))
+	if f := mayUse(caller, q.model); f != nil {
+		return nil, f
+	}
 	q.streaming, _ = bodyedit.Bool(doc.Get("stream"))
 	q.wantsIDs, _ = bodyedit.Bool(doc.Get("return_token_ids"))
 	if options := doc.Get("stream_options"); options != nil {
@@ -59,7 +64,8 @@ func (r *Router) parse(ep kvp.Endpoint, header http.Header, body []byte) (*reque
 		q.wantsRunningUsage = q.wantsUsage && flag(options, "continuous_usage_stats")
 	}
 	q.prompt = doc.Get(dialects[ep].prompt)
-	q.salt = r.saltFor(doc)
+	clientSalt, _ := bodyedit.String(doc.Get("cache_salt"))
+	q.salt = r.salt(q.tenant, clientSalt)
 	if ep == kvp.Responses {
 		if on, _ := bodyedit.Bool(doc.Get("background")); on {
 			return nil, badRequest("background", "a response in the background cannot be fetched through the router; leave the field out")
@@ -79,15 +85,23 @@ func flag(object []byte, name string) bool {
 	return b
 }
 
-// saltFor keeps clients that separate their users by cache_salt apart, without giving an engine a
+// mayUse refuses a model that the caller's credential does not cover.
+func mayUse(caller tenant.Identity, model string) *failure {
+	err := caller.CheckModel(model)
+	if err == nil {
+		return nil
+	}
+	return &failure{status: http.StatusForbidden, param: "model", code: "model-not-allowed", message: err.Error()}
+}
+
+// ownSalt keeps clients that separate their users by cache_salt apart, without giving an engine a
 // value that somebody else could send.
-func (r *Router) saltFor(doc *bodyedit.Doc) string {
-	s, ok := bodyedit.String(doc.Get("cache_salt"))
-	if !ok || s == "" {
+func (r *Router) ownSalt(tenant, clientSalt string) string {
+	if clientSalt == "" && tenant == "" {
 		return ""
 	}
 	mac := hmac.New(sha256.New, r.secret[:])
-	mac.Write([]byte("salt\x00" + s))
+	fmt.Fprintf(mac, "salt %d %s %s", len(tenant), tenant, clientSalt)
 	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
 

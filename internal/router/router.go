@@ -23,6 +23,7 @@ import (
 	"github.com/tarik-kv/tarik/internal/kvp"
 	"github.com/tarik-kv/tarik/internal/price"
 	"github.com/tarik-kv/tarik/internal/telemetry"
+	"github.com/tarik-kv/tarik/internal/tenant"
 	"github.com/tarik-kv/tarik/internal/turn"
 )
 
@@ -39,6 +40,11 @@ type Config struct {
 	MaxReply  int64 // bytes of an engine's reply that is not streamed; more is answered with 502
 	// HealthInterval is how often the engines are asked how they are.
 	HealthInterval time.Duration
+	// Transport carries the calls to the engines; nil is plain HTTP without keys.
+	Transport http.RoundTripper
+	// Salt makes the cache_salt of a tenant's request of what the client sent as one. nil: a
+	// client's own salt is hashed with a secret of this process.
+	Salt func(tenant, clientSalt string) string
 	// ConversationHeader is the operator's own header that names a conversation, "" for none.
 	ConversationHeader string
 	// ItemBytes bounds what is kept of stored responses, for previous_response_id.
@@ -90,6 +96,7 @@ type Router struct {
 	registry *prometheus.Registry
 	log      *slog.Logger
 	secret   [32]byte
+	salt     func(tenant, clientSalt string) string
 	epoch    time.Time
 	// unverified is set only by the test that shows what verification is for.
 	unverified bool
@@ -117,7 +124,7 @@ func New(cfg Config) (*Router, error) {
 		return nil, err
 	}
 	r := &Router{
-		cfg: cfg, client: engineClient(), store: conv.NewMemory(cfg.Store), items: conv.NewItems(cfg.ItemBytes),
+		cfg: cfg, client: engineClient(cfg.Transport), store: conv.NewMemory(cfg.Store), items: conv.NewItems(cfg.ItemBytes),
 		receipts: cfg.Receipts, registry: prometheus.NewRegistry(), log: cfg.Log, epoch: time.Now(),
 		probe: make(chan struct{}, 1), settled: make(chan struct{}), free: make(chan kvp.Handle, freeQueue),
 	}
@@ -129,6 +136,9 @@ func New(cfg Config) (*Router, error) {
 	}
 	if r.cfg.probePatience == 0 {
 		r.cfg.probePatience = probePatience
+	}
+	if r.salt = cfg.Salt; r.salt == nil {
+		r.salt = r.ownSalt
 	}
 	r.metrics = telemetry.NewMetrics(r.registry)
 	if _, err := rand.Read(r.secret[:]); err != nil {
@@ -173,9 +183,12 @@ func (r *Router) Close() {
 
 // engineClient follows no redirect: an engine has none to give, and whoever answers in its place
 // must not choose where prompts go.
-func engineClient() *http.Client {
+func engineClient(t http.RoundTripper) *http.Client {
+	if t == nil {
+		t = transport()
+	}
 	return &http.Client{
-		Transport:     transport(),
+		Transport:     t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -345,7 +358,8 @@ func (r *Router) generate(ep kvp.Endpoint) http.HandlerFunc {
 			f.in(ep).write(w)
 			return
 		}
-		q, f := r.parse(ep, req.Header, body)
+		caller, _ := tenant.FromContext(req.Context())
+		q, f := r.parse(ep, req.Header, body, caller)
 		if f != nil {
 			f.in(ep).write(w)
 			return

@@ -11,8 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tarik-kv/tarik/internal/bodyedit"
+	"github.com/tarik-kv/tarik/internal/conv"
 	"github.com/tarik-kv/tarik/internal/kvp"
 	"github.com/tarik-kv/tarik/internal/sse"
+	"github.com/tarik-kv/tarik/internal/tenant"
 	"github.com/tarik-kv/tarik/internal/wire"
 )
 
@@ -51,13 +53,14 @@ func FuzzRequest(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
-	r := &Router{}
+	r := &Router{items: conv.NewItems(1 << 20)}
+	r.salt = r.ownSalt
 	a := []byte(`{"do_remote_prefill":true}`)
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, ep := range []kvp.Endpoint{kvp.Chat, kvp.Completions} {
-			q, fail := r.parse(ep, http.Header{}, body)
+		for _, ep := range []kvp.Endpoint{kvp.Chat, kvp.Completions, kvp.Responses, kvp.Messages} {
+			q, fail := r.parse(ep, http.Header{}, body, tenant.Identity{})
 			if fail != nil {
-				if !json.Valid(fail.body()) || fail.status != http.StatusBadRequest {
+				if !json.Valid(fail.body()) || fail.status != http.StatusBadRequest && fail.code != "previous-response-not-found" {
 					t.Errorf("refused with %d %s", fail.status, fail.body())
 				}
 				return
@@ -107,7 +110,7 @@ func TestTakeAllocatesNothing(t *testing.T) {
 
 func TestCauseHidesAddresses(t *testing.T) {
 	t.Parallel()
-	r := &Router{client: engineClient()}
+	r := &Router{client: engineClient(nil)}
 	defer r.client.CloseIdleConnections()
 	for _, url := range []string{"http://127.0.0.1:1/x", "http://decode-7.internal.invalid/x"} {
 		_, err := r.client.Get(url)
