@@ -13,7 +13,7 @@ import (
 // engineFlags are what engine and up have in common.
 type engineFlags struct {
 	model, as string
-	o               local.EngineOptions
+	o         local.EngineOptions
 }
 
 func (f *engineFlags) add(c *cobra.Command) {

@@ -25,7 +25,7 @@ func startCmd(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	path, err := exec.LookPath(filepath.Join(strings.SplitN(ts.Getenv("PATH"), string(os.PathListSeparator), 2)[0], "tarik"))
 	ts.Check(err)
-	c := exec.Command(path, args[1:]...) //nolint:noctx // stop and the script's end end it
+	c := exec.Command(path, args[1:]...)
 	c.Dir, c.Stdout, c.Stderr = ts.Getenv("WORK"), out, out
 	c.Env = append(os.Environ(), "PATH="+ts.Getenv("PATH"))
 	ts.Check(c.Start())
@@ -97,7 +97,7 @@ func ask(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 2 {
 		method, body = http.MethodPost, args[1]
 	}
-	req, err := http.NewRequest(method, args[0], strings.NewReader(body)) //nolint:noctx // a script has its own limit
+	req, err := http.NewRequest(method, args[0], strings.NewReader(body))
 	ts.Check(err)
 	req.Header.Set("Content-Type", "application/json")
 	res, err := http.DefaultClient.Do(req)

@@ -80,10 +80,10 @@ func TestR31PrefillThatDoesNotRead(t *testing.T) {
 func TestR9PullHangs(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
-	h := g.post(t, chatPath, chat(true, long(100)))
+	g.post(t, chatPath, chat(true, long(100)))
 	asked := make(chan struct{}, 1)
 	g.p.says(hang(asked), good)
-	h = g.post(t, chatPath, chat(true, long(100), "ok", "next"))
+	h := g.post(t, chatPath, chat(true, long(100), "ok", "next"))
 	if rc := g.receipt(t, h); h.status != 200 || rc.Why != "pull-late" {
 		t.Errorf("HTTP %d why %s, want 200, pull-late", h.status, rc.Why)
 	}

@@ -292,7 +292,7 @@ func (c *chatReply) events(run *run) error {
 	var u usage
 	u.prompt = len(c.prompt)
 	begun := false
-	for d, err := range h.deltas(run, c.out.ctx) {
+	for d, err := range h.deltas(c.out.ctx, run) {
 		if err != nil {
 			return err
 		}

@@ -200,7 +200,7 @@ func (c *completionReply) events(run *run) error {
 	run.prepare(c.out)
 	u := usage{prompt: c.promptTokens()}
 	begun := false
-	for d, err := range h.deltas(run, c.out.ctx) {
+	for d, err := range h.deltas(c.out.ctx, run) {
 		if err != nil {
 			return err
 		}

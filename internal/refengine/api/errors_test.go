@@ -100,10 +100,14 @@ func TestErrors(t *testing.T) {
 		{chat, `{"chat_template":"{{x}}",` + hello + `}`, 400, refused, nil, "Refused request with untrusted chat template."},
 		{chat, `{"priority":3,` + hello + `}`, 400, refused, nil, "Priority scheduling is not enabled."},
 		{chat, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,"}}]}]}`, 400, refused, "messages", "At most 0 image(s)"},
-		{chat, `{"max_tokens":8000,"messages":[{"role":"user","content":"` + strings.Repeat("x", 400) + `"}]}`, 400, refused, "input_tokens",
-			"This model's maximum context length is 8192 tokens. However, you requested 8000 output tokens and your prompt contains at least 193 input tokens, for a total of at least 8193 tokens."},
-		{chat, `{"messages":[{"role":"user","content":"` + strings.Repeat("x", 9000) + `"}]}`, 400, refused, "input_tokens",
-			"your prompt contains at least 8193 input tokens, for a total of at least 8193 tokens. Please reduce the length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value=8193)"},
+		{
+			chat, `{"max_tokens":8000,"messages":[{"role":"user","content":"` + strings.Repeat("x", 400) + `"}]}`, 400, refused, "input_tokens",
+			"This model's maximum context length is 8192 tokens. However, you requested 8000 output tokens and your prompt contains at least 193 input tokens, for a total of at least 8193 tokens.",
+		},
+		{
+			chat, `{"messages":[{"role":"user","content":"` + strings.Repeat("x", 9000) + `"}]}`, 400, refused, "input_tokens",
+			"your prompt contains at least 8193 input tokens, for a total of at least 8193 tokens. Please reduce the length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value=8193)",
+		},
 		{comp, `{}`, 400, schema, "prompt", "Either prompt or prompt_embeds must be provided and non-empty."},
 		{comp, `{"prompt":""}`, 400, schema, "prompt", "Either prompt"},
 		{comp, `{"prompt":[]}`, 400, refused, "prompt", "please provide at least one prompt"},

@@ -29,7 +29,7 @@ func newHandlePlacer(place HandlePlace, rel release, usage bool) *handlePlacer {
 }
 
 // deltas yields the run's deltas. To put the handle on the first chunk it has to wait for the last.
-func (h *handlePlacer) deltas(r *run, ctx context.Context) iter.Seq2[delta, error] {
+func (h *handlePlacer) deltas(ctx context.Context, r *run) iter.Seq2[delta, error] {
 	if h.place != HandleFirst {
 		return r.deltas(ctx)
 	}

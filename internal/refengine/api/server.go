@@ -203,8 +203,10 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]byte, Faults
 	if err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
-			return nil, f, &apiError{http.StatusRequestEntityTooLarge, "Request Entity Too Large",
-				fmt.Sprintf("Request body is larger than %d bytes", tooLarge.Limit), ""}
+			return nil, f, &apiError{
+				http.StatusRequestEntityTooLarge, "Request Entity Too Large",
+				fmt.Sprintf("Request body is larger than %d bytes", tooLarge.Limit), "",
+			}
 		}
 		return nil, f, badRequest("", "There was an error parsing the body")
 	}

@@ -22,7 +22,7 @@ func templateRenderer(t Template) renderFunc {
 	}
 }
 
-var errNoTemplate = errors.New("As of transformers v4.44, default chat template is no longer allowed, " + //nolint:staticcheck // vLLM's own words
+var errNoTemplate = errors.New("As of transformers v4.44, default chat template is no longer allowed, " +
 	"so you must provide a chat template if the tokenizer does not define one.")
 
 // tokenize serves POST /tokenize.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -278,7 +279,7 @@ func (e *Engine) end(why error) error {
 	e.mu.Lock()
 	if e.closed == nil {
 		e.closed = why
-		if why == ErrClosed {
+		if errors.Is(why, ErrClosed) {
 			e.core.abortAll()
 		} else {
 			e.core.endAll(why)
