@@ -31,7 +31,7 @@ func (c messagesReply) events(run *run) error {
 	u := usage{prompt: len(c.prompt)}
 	var last delta
 	begun := false
-	for d, err := range e.place.deltas(run, c.out.ctx) {
+	for d, err := range e.place.deltas(c.out.ctx, run) {
 		if err != nil {
 			return err
 		}

@@ -49,7 +49,7 @@ func (c *responseReply) events(run *run) error {
 			return err
 		}
 	}
-	for d, err := range h.deltas(run, c.out.ctx) {
+	for d, err := range h.deltas(c.out.ctx, run) {
 		switch {
 		case err != nil && c.out.ctx.Err() == nil:
 			// What vLLM makes of a failed generation does not fit its own events: the connection breaks.

@@ -1,9 +1,9 @@
 package engine
 
 import (
-	"errors"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"net"
