@@ -78,9 +78,10 @@ type limitsConfig struct {
 // identityConfig is about the names that clients give their conversations. A name is a hint: conversations are
 // recognised by their content in any case.
 type identityConfig struct {
-	// Headers are asked in this order, and the first that has a value names the conversation. The body's
-	// conversation_id goes before all of them. None of them reaches an engine. Default: [X-Conversation-Id].
-	Headers []string `yaml:"headers"`
+	// Header is the operator's own header that names a conversation. It goes before the names that the router knows
+	// of itself: conversation_id and session_id of the body, X-Conversation-Id, and what agents send. It never
+	// reaches an engine. Left out: none.
+	Header string `yaml:"header"`
 }
 
 // passConfig is one path.
@@ -117,9 +118,8 @@ func defaultConfig() config {
 	return config{
 		Listen: edge.DefaultListen(":8080"), Admin: edge.DefaultListen("127.0.0.1:9091"), Shutdown: edge.DefaultShutdown(),
 		Reuse: d.Reuse, HandleTTL: tenant.Duration(d.HandleTTL),
-		Limits:   limitsConfig{Body: tenant.Bytes(d.MaxBody), Reply: tenant.Bytes(d.MaxReply)},
-		Identity: identityConfig{Headers: []string{edge.ConversationHeader}},
-		Log:      logConfig{Level: "info", Format: "text"}, Receipts: receiptsConfig{Keep: keptReceipts},
+		Limits: limitsConfig{Body: tenant.Bytes(d.MaxBody), Reply: tenant.Bytes(d.MaxReply)},
+		Log:    logConfig{Level: "info", Format: "text"}, Receipts: receiptsConfig{Keep: keptReceipts},
 	}
 }
 
@@ -280,31 +280,26 @@ func (l limitsConfig) validate(global tenant.Limits, complain edge.Complain) {
 var spoken = []string{"Authorization", "X-Api-Key", "Host", "Content-Type", "Content-Length", "Content-Encoding", "Connection", "Cookie", "User-Agent", "X-Request-Id"}
 
 func (i identityConfig) validate(t tenant.Config, complain edge.Complain) {
-	if len(i.Headers) == 0 {
-		complain("identity.headers", "an empty list; leave it out for X-Conversation-Id")
-	}
 	taken := slices.Clone(spoken)
 	for _, a := range t.Auth {
 		if a.Header != nil {
 			taken = append(taken, a.Header.Name)
 		}
 	}
-	for n, name := range i.Headers {
-		at := fmt.Sprintf("identity.headers[%d]", n)
-		same := func(other string) bool { return strings.EqualFold(name, other) }
-		switch {
-		case !edge.ValidHeader(name):
-			complain(at, fmt.Sprintf("%q: not a header's name, or one that only the router may set", name))
-		case slices.ContainsFunc(taken, same):
-			complain(at, fmt.Sprintf("%q: has another meaning", name))
-		case slices.ContainsFunc(i.Headers[:n], same):
-			complain(at, fmt.Sprintf("%q: is listed twice", name))
-		}
+	switch {
+	case i.Header == "":
+	case !edge.ValidHeader(i.Header):
+		complain("identity.header", fmt.Sprintf("%q: not a header's name, or one that only the router may set", i.Header))
+	case slices.ContainsFunc(taken, func(other string) bool { return strings.EqualFold(i.Header, other) }):
+		complain("identity.header", fmt.Sprintf("%q: has another meaning", i.Header))
 	}
 }
 
 // ownPaths are the router's.
-var ownPaths = []string{kvp.Chat.Path(), kvp.Completions.Path(), "/tokenize", "/detokenize", "/v1/models", "/version", "/health"}
+var ownPaths = []string{
+	kvp.Chat.Path(), kvp.Completions.Path(), kvp.Responses.Path(), kvp.Messages.Path(), kvp.Messages.Path() + "/count_tokens",
+	"/tokenize", "/detokenize", "/v1/models", "/version", "/health",
+}
 
 func (p passConfig) validate(before []passConfig, complain edge.Complain) {
 	switch {
@@ -337,6 +332,7 @@ func (c config) router() router.Config {
 	r := router.DefaultConfig()
 	r.Prefill, r.Decode, r.Reuse = c.Prefill.URL, c.Decode.URL, c.Reuse
 	r.HandleTTL, r.MaxBody, r.MaxReply = time.Duration(c.HandleTTL), int64(c.Limits.Body), int64(c.Limits.Reply)
+	r.ConversationHeader = c.Identity.Header
 	return r
 }
 

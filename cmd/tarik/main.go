@@ -25,6 +25,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait
 	root := &cobra.Command{
 		Use:   "tarik",
 		Short: "KV reuse across turns for vLLM with separate prefill and decode engines",

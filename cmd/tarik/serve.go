@@ -4,123 +4,197 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/tarik-kv/tarik/internal/local"
+	"github.com/tarik-kv/tarik/internal/edge"
+	"github.com/tarik-kv/tarik/internal/fleet"
 	"github.com/tarik-kv/tarik/internal/router"
 	"github.com/tarik-kv/tarik/internal/telemetry"
+	"github.com/tarik-kv/tarik/internal/tenant"
 )
 
-// keptReceipts is how many receipts GET /turns can show.
+// keptReceipts is how many receipts GET /turns can show, if nothing else is said.
 const keptReceipts = 4096
 
-// routerFlags are what serve and up have in common.
-type routerFlags struct {
-	receipts string
-	ttl      time.Duration
-	maxBody  int64
-}
-
-func (f *routerFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.receipts, "receipts", "", "append the receipt of every turn to this file, one JSON object a line")
-	c.Flags().DurationVar(&f.ttl, "handle-ttl", 480*time.Second, "D's decoder_kv_blocks_ttl; handles are used until 30s before")
-	c.Flags().Int64Var(&f.maxBody, "max-body", 64<<20, "largest request in bytes, also after decompression; more is answered with 413")
-}
-
-// config returns the router's configuration, and a function that closes the receipts.
-func (f *routerFlags) config() (router.Config, func() error, error) {
-	cfg := router.DefaultConfig()
-	cfg.HandleTTL, cfg.MaxBody = f.ttl, f.maxBody
-	cfg.Receipts = telemetry.NewReceipts(keptReceipts, nil)
-	done := func() error { return nil }
-	if f.receipts != "" {
-		file, err := os.OpenFile(f.receipts, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		if err != nil {
-			return cfg, nil, fmt.Errorf("--receipts: %w", err)
-		}
-		cfg.Receipts = telemetry.NewReceipts(keptReceipts, file)
-		done = func() error { return errors.Join(cfg.Receipts.Err(), file.Close()) }
+// openReceipts returns where receipts go, and a function that closes them.
+func openReceipts(keep int, file string) (*telemetry.Receipts, func() error, error) {
+	if file == "" {
+		return telemetry.NewReceipts(keep, nil), func() error { return nil }, nil
 	}
-	return cfg, done, nil
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, nil, fmt.Errorf("receipts: %w", err)
+	}
+	r := telemetry.NewReceipts(keep, f)
+	return r, func() error { return errors.Join(r.Err(), f.Close()) }, nil
 }
 
 func serveCommand() *cobra.Command {
 	var (
-		f                              routerFlags
-		logs                           logFlags
-		prefill, decode, listen, admin string
-		reuse                          bool
-		drain                          time.Duration
+		v     flagValues
+		file  string
+		check bool
 	)
 	c := &cobra.Command{
 		Use:   "serve --prefill URL --decode URL",
 		Short: "Run the router in front of one prefill and one decode engine",
 		Long: `Runs the router in front of one vLLM prefill engine (P) and one decode engine (D).
 
-Clients speak OpenAI's /v1/chat/completions and /v1/completions to --listen. What the turns did is
-at GET /turns on --admin, with GET /metrics and GET /engines beside it; keep that address private.
+Clients speak OpenAI's or Anthropic's interface to --listen. What the turns did is at GET /turns on
+--admin, with GET /metrics and GET /engines beside it; keep that address private.
 
 Both engines need --kv-transfer-config with bidirectional_kv_xfer true; docs/serve.md has the launch
-lines. An engine that does not answer yet is waited for.`,
+lines. An engine that does not answer yet is waited for.
+
+Everything else, such as who may come in, limits, TLS and keys of the engines, is in a file given with
+--config; docs/config.md lists what it can say. Flags override it. SIGHUP reads the files it names
+again. Ctrl-C lets turns in progress end; a second one does not wait.`,
 		Example: `  tarik serve --prefill http://10.0.0.1:8000 --decode http://10.0.0.2:8000
   tarik serve --prefill http://p:8000 --decode http://d:8000 --listen :80 --receipts turns.jsonl
+  tarik serve --config tarik.yaml --check
   curl -s http://127.0.0.1:9091/turns?n=1`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			log, err := logs.logger(c.ErrOrStderr())
+			cfg, err := loadConfig(file, v, c.Flags().Changed)
 			if err != nil {
 				return err
 			}
-			cfg, done, err := f.config()
-			if err != nil {
-				return err
+			if check {
+				return cfg.check(c.OutOrStdout(), os.LookupEnv)
 			}
-			cfg.Prefill, cfg.Decode, cfg.Reuse, cfg.Log = prefill, decode, reuse, log
-			if err := cfg.Validate(); err != nil {
-				return &usageError{err}
-			}
-			return errors.Join(serve(c.Context(), cfg, listen, admin, drain, log), done())
+			return serve(c.Context(), cfg, c.ErrOrStderr())
 		},
 	}
-	c.Flags().StringVar(&prefill, "prefill", "", "URL of the prefill engine")
-	c.Flags().StringVar(&decode, "decode", "", "URL of the decode engine")
-	c.Flags().StringVar(&listen, "listen", ":8080", "address for clients")
-	c.Flags().StringVar(&admin, "admin", "127.0.0.1:9091", "address for operators: /turns, /metrics, /engines")
-	c.Flags().BoolVar(&reuse, "reuse", true, "give P the handles that D returns; false leaves only the engines' own prefix caches")
-	c.Flags().DurationVar(&drain, "drain", 30*time.Second, "how long turns in progress may take to end when the router stops")
-	f.add(c)
-	logs.add(c)
+	d := defaultConfig()
+	f := c.Flags()
+	f.StringVar(&file, "config", "", "YAML file with everything that can be said; flags override it")
+	f.BoolVar(&check, "check", false, "read the configuration and the files it names, say what would run, and end")
+	f.StringVar(&v.Prefill, "prefill", "", "URL of the prefill engine")
+	f.StringVar(&v.Decode, "decode", "", "URL of the decode engine")
+	f.StringVar(&v.Listen, "listen", d.Listen.Address, "address for clients")
+	f.StringVar(&v.Admin, "admin", d.Admin.Address, "address for operators: /turns, /metrics, /engines")
+	f.BoolVar(&v.Reuse, "reuse", d.Reuse, "give P the handles that D returns; false leaves only the engines' own prefix caches")
+	f.DurationVar(&v.HandleTTL, "handle-ttl", time.Duration(d.HandleTTL), "D's decoder_kv_blocks_ttl; handles are used until 30s before")
+	f.DurationVar(&v.Drain, "drain", time.Duration(d.Shutdown.Drain), "how long turns in progress may take to end when the router stops")
+	f.Int64Var(&v.MaxBody, "max-body", int64(d.Limits.Body), "largest request in bytes, also after decompression; more is answered with 413")
+	f.StringVar(&v.Receipts, "receipts", "", "append the receipt of every turn to this file, one JSON object a line")
+	f.StringVar(&v.LogLevel, "log-level", d.Log.Level, "what is logged: debug, info, warn, error")
+	f.StringVar(&v.LogFormat, "log-format", d.Log.Format, "how it is logged: text, json")
 	return c
 }
 
-func serve(ctx context.Context, cfg router.Config, listen, admin string, drain time.Duration, log *slog.Logger) error {
-	r, err := router.New(cfg)
+// serve runs what c says until ctx ends.
+func serve(ctx context.Context, c config, stderr io.Writer) (err error) {
+	log, err := (&logFlags{c.Log.Level, c.Log.Format}).logger(stderr)
+	if err != nil {
+		return err
+	}
+	for _, w := range c.warnings() {
+		log.Warn(w)
+	}
+	receipts, closeReceipts, err := openReceipts(int(c.Receipts.Keep), c.Receipts.File)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeReceipts()) }()
+
+	registry := prometheus.NewRegistry()
+	metrics := edge.NewMetrics(registry)
+	gate, err := tenant.New(c.Tenants, tenant.Deps{})
+	if err != nil {
+		return &usageError{err}
+	}
+	metrics.Watch(registry, gate.Limiter)
+	if gate.Isolated() && !gate.SaltsLast() {
+		log.Warn("salts are made of a secret of this process: after a restart the engines' caches are cold, and replicas do not share them", "hint", "set tenants.salts.secrets_file")
+	}
+	engines, err := edge.NewEngines([]edge.EngineConfig{c.Prefill, c.Decode}, edge.EngineOptions{
+		Base: router.Transport(), Authenticates: c.authenticates(), Lookup: os.LookupEnv, Log: log, Metrics: metrics,
+	})
+	if err != nil {
+		return &usageError{err}
+	}
+	rc := c.router()
+	rc.Receipts, rc.Log, rc.Registry, rc.Transport, rc.Salt = receipts, log, registry, engines, gate.Salt
+	for _, p := range c.Passthrough {
+		pass := router.Pass{Path: p.Path, Methods: p.Methods}
+		if p.Engine != "any" {
+			pass.Engine = fleet.Role(p.Engine)
+		}
+		rc.Pass = append(rc.Pass, pass)
+	}
+	r, err := router.New(rc)
 	if err != nil {
 		return &usageError{err}
 	}
 	defer r.Close()
-	back, err := local.Listen(admin, r.Admin())
+	back, err := edge.Listen(c.Admin, r.Admin(), edge.Options{Name: "admin", Log: log, Metrics: metrics})
 	if err != nil {
 		return fmt.Errorf("--admin: %w", err)
 	}
 	defer back.Close(time.Second)
-	front, err := local.Listen(listen, r.Handler())
+	front, err := edge.Listen(c.Listen, edge.Gate(r.Handler(), gate, edge.GateOptions{Log: log, Metrics: metrics}),
+		edge.Options{Name: "clients", Log: log, Metrics: metrics})
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	log.Info("ready", "listen", front.URL(), "admin", back.URL(), "prefill", cfg.Prefill, "decode", cfg.Decode)
+	defer reloading(edge.Reloaders{gate, engines, front, back}, c.reloadInterval(), log)()
+	log.Info("ready", "listen", front.URL(), "admin", back.URL(), "prefill", c.Prefill.URL, "decode", c.Decode.URL)
 	select {
 	case <-ctx.Done():
-		log.Info("stopping: turns in progress may end", "within", drain.String())
 	case <-front.Done():
 	case <-back.Done():
 	}
-	front.Close(drain)
+	front.Shutdown(context.WithoutCancel(ctx), c.Shutdown)
 	return errors.Join(front.Err(), back.Err())
+}
+
+// reloading reads the files of all these again at each SIGHUP and every interval. It returns what
+// stops that.
+func reloading(all edge.Reloaders, interval time.Duration, log *slog.Logger) (stop func()) {
+	report := func(changed []string, err error) {
+		if err != nil {
+			log.Error("a file cannot be used; what was read from it before stays in force", "error", err)
+		}
+		if len(changed) > 0 {
+			log.Info("files reloaded", "files", changed)
+		}
+	}
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{}, 2)
+	go func() {
+		defer func() { done <- struct{}{} }()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hup:
+				changed, err := all.Reload()
+				report(changed, err)
+				log.Info("SIGHUP: files were read again", "changed", len(changed))
+			}
+		}
+	}()
+	go func() {
+		defer func() { done <- struct{}{} }()
+		all.Run(ctx, interval, report)
+	}()
+	return func() {
+		signal.Stop(hup)
+		cancel()
+		<-done
+		<-done
+	}
 }
 
 // noArgs refuses arguments of commands that have none.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tarik-kv/tarik/internal/local"
+	"github.com/tarik-kv/tarik/internal/router"
 	"github.com/tarik-kv/tarik/internal/telemetry"
 )
 
@@ -20,7 +21,7 @@ const startPatience = 30 * time.Second
 func upCommand() *cobra.Command {
 	var (
 		e             engineFlags
-		f             routerFlags
+		receipts      string
 		logs          logFlags
 		listen, admin string
 		demo          bool
@@ -46,8 +47,9 @@ and ends.`,
 			if err != nil {
 				return err
 			}
-			cfg, done, err := f.config()
-			if err != nil {
+			cfg := router.DefaultConfig()
+			var done func() error
+			if cfg.Receipts, done, err = openReceipts(keptReceipts, receipts); err != nil {
 				return err
 			}
 			w, err := local.Load(e.model)
@@ -65,7 +67,7 @@ and ends.`,
 	c.Flags().StringVar(&admin, "admin", "127.0.0.1:0", "address for operators; port 0 is any free one")
 	c.Flags().BoolVar(&demo, "demo", false, "play an agent's conversation with and without the return path, print a table, and end")
 	e.add(c)
-	f.add(c)
+	c.Flags().StringVar(&receipts, "receipts", "", "append the receipt of every turn to this file, one JSON object a line")
 	logs.add(c)
 	return c
 }

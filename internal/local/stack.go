@@ -3,13 +3,12 @@ package local
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"time"
 
+	"github.com/tarik-kv/tarik/internal/edge"
 	"github.com/tarik-kv/tarik/internal/router"
 )
 
@@ -118,53 +117,9 @@ func (s *Stack) Close() {
 const shutdownGrace = time.Second
 
 // Server is an HTTP server on a listener of its own.
-type Server struct {
-	ln   net.Listener
-	srv  *http.Server
-	done chan struct{}
-	err  error
-}
+type Server = edge.Server
 
-// Listen serves h on addr (host:port; port 0 is any) until Close.
+// Listen serves h on addr (host:port; port 0 is any) until Close, with the edge's default limits.
 func Listen(addr string, h http.Handler) (*Server, error) {
-	ln, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{ln: ln, done: make(chan struct{}), srv: &http.Server{
-		Handler: h,
-		// A client gets 30 s for its headers, and an idle connection two minutes: agents pause
-		// between turns. A reply may take any time.
-		ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 1 << 20,
-	}}
-	s.srv.Protocols = new(http.Protocols)
-	s.srv.Protocols.SetHTTP1(true)
-	s.srv.Protocols.SetUnencryptedHTTP2(true)
-	go func() {
-		defer close(s.done)
-		if err := s.srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			s.err = err
-		}
-	}()
-	return s, nil
-}
-
-// URL is the server's address.
-func (s *Server) URL() string { return "http://" + s.ln.Addr().String() }
-
-// Done is closed when the server has stopped, also by itself; then Err says why.
-func (s *Server) Done() <-chan struct{} { return s.done }
-
-// Err is why the server stopped by itself, nil after Close.
-func (s *Server) Err() error { return s.err }
-
-// Close takes no more connections, gives requests in progress the grace to end, and cuts what is
-// left.
-func (s *Server) Close(grace time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
-	defer cancel()
-	if s.srv.Shutdown(ctx) != nil {
-		_ = s.srv.Close() // nothing more can be done for them
-	}
-	<-s.done
+	return edge.Listen(edge.DefaultListen(addr), h, edge.Options{})
 }

@@ -15,8 +15,19 @@ import (
 	"github.com/tarik-kv/tarik/internal/tenant"
 )
 
-// passThrough gives a request that generates nothing to the first engine that is up.
-func (r *Router) passThrough(w http.ResponseWriter, req *http.Request) {
+// Pass is a path that goes to an engine as it is, less what only the router may say.
+type Pass struct {
+	Path    string     // as of http.ServeMux: all below it if it ends in a slash
+	Methods []string   // HTTP methods
+	Engine  fleet.Role // "": the first one that is up
+}
+
+// passThrough gives a request that generates nothing to the first of the engines that is up.
+func (r *Router) passThrough(engines ...*fleet.Engine) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) { r.pass(w, req, engines) }
+}
+
+func (r *Router) pass(w http.ResponseWriter, req *http.Request, engines []*fleet.Engine) {
 	var payload []byte
 	if req.Method == http.MethodPost {
 		body, f := r.readBody(w, req)
@@ -41,11 +52,15 @@ func (r *Router) passThrough(w http.ResponseWriter, req *http.Request) {
 		}
 		payload = e.Bytes()
 	}
-	for _, e := range []*fleet.Engine{r.prefill, r.decode} {
+	target := req.URL.EscapedPath()
+	if req.URL.RawQuery != "" {
+		target += "?" + req.URL.RawQuery
+	}
+	for _, e := range engines {
 		if !e.Info().Up {
 			continue
 		}
-		out, err := http.NewRequestWithContext(req.Context(), req.Method, e.String()+req.URL.Path, bytesPayload(payload).Reader())
+		out, err := http.NewRequestWithContext(req.Context(), req.Method, e.String()+target, bytesPayload(payload).Reader())
 		if err != nil {
 			break
 		}

@@ -40,6 +40,10 @@ type Config struct {
 	MaxReply  int64 // bytes of an engine's reply that is not streamed; more is answered with 502
 	// HealthInterval is how often the engines are asked how they are.
 	HealthInterval time.Duration
+	// Pass lists further paths that go to an engine. All others are answered with 404.
+	Pass []Pass
+	// Registry gets the router's metrics and is what GET /metrics shows; nil is one of its own.
+	Registry *prometheus.Registry
 	// Transport carries the calls to the engines; nil is plain HTTP without keys.
 	Transport http.RoundTripper
 	// Salt makes the cache_salt of a tenant's request of what the client sent as one. nil: a
@@ -125,8 +129,11 @@ func New(cfg Config) (*Router, error) {
 	}
 	r := &Router{
 		cfg: cfg, client: engineClient(cfg.Transport), store: conv.NewMemory(cfg.Store), items: conv.NewItems(cfg.ItemBytes),
-		receipts: cfg.Receipts, registry: prometheus.NewRegistry(), log: cfg.Log, epoch: time.Now(),
+		receipts: cfg.Receipts, registry: cfg.Registry, log: cfg.Log, epoch: time.Now(),
 		probe: make(chan struct{}, 1), settled: make(chan struct{}), free: make(chan kvp.Handle, freeQueue),
+	}
+	if r.registry == nil {
+		r.registry = prometheus.NewRegistry()
 	}
 	if r.receipts == nil {
 		r.receipts = telemetry.NewReceipts(1024, nil)
@@ -185,7 +192,7 @@ func (r *Router) Close() {
 // must not choose where prompts go.
 func engineClient(t http.RoundTripper) *http.Client {
 	if t == nil {
-		t = transport()
+		t = Transport()
 	}
 	return &http.Client{
 		Transport:     t,
@@ -193,9 +200,9 @@ func engineClient(t http.RoundTripper) *http.Client {
 	}
 }
 
-// transport keeps connections to the engines alive for less than the 5 s after which vLLM closes
+// Transport keeps connections to the engines alive for less than the 5 s after which vLLM closes
 // an idle one: a POST on a connection that has just been closed would fail.
-func transport() *http.Transport {
+func Transport() *http.Transport {
 	d := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}
 	return &http.Transport{
 		DialContext: d.DialContext, MaxIdleConns: 4096, MaxIdleConnsPerHost: 4096, IdleConnTimeout: 4 * time.Second,
@@ -289,11 +296,24 @@ func (r *Router) Handler() http.Handler {
 	mux.HandleFunc("POST "+kvp.Completions.Path(), r.generate(kvp.Completions))
 	mux.HandleFunc("POST "+kvp.Responses.Path(), r.generate(kvp.Responses))
 	mux.HandleFunc("POST "+kvp.Messages.Path(), r.generate(kvp.Messages))
+	any := r.passThrough(r.prefill, r.decode)
 	for _, path := range []string{"/v1/models", "/version"} {
-		mux.HandleFunc("GET "+path, r.passThrough)
+		mux.HandleFunc("GET "+path, any)
 	}
 	for _, path := range []string{"/tokenize", "/detokenize", countTokens} {
-		mux.HandleFunc("POST "+path, r.passThrough)
+		mux.HandleFunc("POST "+path, any)
+	}
+	for _, p := range r.cfg.Pass {
+		h := any
+		switch p.Engine {
+		case fleet.Prefill:
+			h = r.passThrough(r.prefill)
+		case fleet.Decode:
+			h = r.passThrough(r.decode)
+		}
+		for _, method := range p.Methods {
+			mux.HandleFunc(method+" "+p.Path, h)
+		}
 	}
 	mux.HandleFunc("GET /health", r.health)
 	mux.HandleFunc("/", notServed)

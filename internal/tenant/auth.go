@@ -57,7 +57,7 @@ var _ authenticator = (*gateway)(nil)
 func newGateway(c HeaderConfig) (*gateway, error) {
 	g := &gateway{name: http.CanonicalHeaderKey(c.Name), prefix: c.TenantPrefix}
 	for _, s := range c.TrustedPeers {
-		p, err := parsePeer(s)
+		p, err := ParsePeer(s)
 		if err != nil {
 			return nil, err
 		}

@@ -254,7 +254,7 @@ func (c HeaderConfig) validate(path string, complain func(path, message string))
 		complain(path+".trusted_peers", "missing: list the gateways' addresses; without them anybody could be any tenant")
 	}
 	for i, s := range c.TrustedPeers {
-		if _, err := parsePeer(s); err != nil {
+		if _, err := ParsePeer(s); err != nil {
 			complain(fmt.Sprintf("%s.trusted_peers[%d]", path, i), err.Error())
 		}
 	}
@@ -269,8 +269,8 @@ func validHeaderName(s string) bool {
 	})
 }
 
-// parsePeer reads an address or a network.
-func parsePeer(s string) (netip.Prefix, error) {
+// ParsePeer reads an address such as 10.1.2.3 or a network such as 10.0.0.0/8.
+func ParsePeer(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
 		a, err := netip.ParseAddr(s)

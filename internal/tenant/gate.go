@@ -135,7 +135,7 @@ func (g *Gate) authenticator(a AuthConfig, client *http.Client) (authenticator, 
 // end of the connection (not what X-Forwarded-For says). ctx bounds the wait for an issuer's keys, which happens
 // when a token has a key id not seen before.
 //
-// Errors are [*AuthError], or ctx's.
+// Errors are [*AuthError].
 func (g *Gate) Authenticate(ctx context.Context, h http.Header, remote netip.Addr) (Identity, error) {
 	r := request{header: h, peer: remote, now: g.now()}
 	if !g.lone { // else Authorization is for the engines, in whatever form they want it

@@ -203,6 +203,8 @@ func TestParseSecretsErrors(t *testing.T) {
 	f("secrets:\n  - secret: "+a+"\n", "salts.yaml:2:13: secrets[0].id: a secret has a name")
 	f("secrets:\n  - "+a+"\n", "salts.yaml:2:5: string was used where mapping is expected")
 	f("secrets:\n  - id: a\n    "+a+": x\n", "salts.yaml:3:5: unknown field (…)")
+	f("'0\""+a+"0\"': x\n", "salts.yaml:1:1: unknown field (…)") // the library quotes without escaping
+	f("secrets:\n  - {id: a, from: "+a+"}\n", "salts.yaml:2:19: want a time such as 2027-01-31T12:00:00Z or a date such as 2027-01-31, got 44 characters")
 	f("secrets:\n  - {id: a, secret: "+a+"}\n  - {id: b, secret: "+b+"}\n", "salts.yaml:3:10: secrets[1].from: missing: only the first secret has been in force for ever")
 	f("secrets:\n  - {id: a, secret: "+a+"}\n  - {id: a, secret: "+b+", from: 2027-01-02}\n", "salts.yaml:3:10: secrets[1].id: the secret on line 2 has the same id")
 	f("secrets:\n  - {id: a, secret: "+a+", from: 2027-01-02}\n  - {id: b, secret: "+b+", from: 2027-01-02}\n", "salts.yaml:3:10: secrets[1].from: want later than the secret before it: they are listed oldest first")

@@ -27,7 +27,7 @@ func (e *FileError) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
 }
 
-// maxFileBytes bounds keys and secrets files: some 80000 keys.
+// maxFileBytes bounds keys and secrets files: more than 100000 keys.
 const maxFileBytes = 16 << 20
 
 // decodeStrict reads one YAML document into v. Unknown fields are errors, and so is whatever a person does not
