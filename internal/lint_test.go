@@ -82,6 +82,7 @@ var directionRules = []struct{ from, never, why string }{
 	{"internal/conv", "internal/router", "the router uses conversations, not the other way round"},
 	{"internal/fleet", "internal/router", "the router uses the fleet, not the other way round"},
 	{"internal/telemetry", "internal/router", "the router reports, telemetry does not ask"},
+	{"internal/tenant", "internal/router", "the router asks who a client is, not the other way round"},
 	{"internal/analyze", "internal/router", "tools use the pure packages only"},
 	{"internal/sim", "internal/router", "tools use the pure packages only"},
 	{"internal/bench", "internal/router", "tools use the pure packages only"},
@@ -398,6 +399,50 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestReceiptsDocumented compares docs/receipts.md with the code: every field and every reason is explained there.
+func TestReceiptsDocumented(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile(filepath.Join(root, "docs", "receipts.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	explained := func(at, name string) {
+		if !bytes.Contains(doc, []byte("`"+name+"`")) {
+			t.Errorf("%s: %q is not explained in docs/receipts.md", at, name)
+		}
+	}
+	field := regexp.MustCompile(`json:"([a-z_]+)`)
+	for _, f := range sources(t) {
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ValueSpec:
+				kind, ok := n.Type.(*ast.Ident)
+				if !ok || f.dir != "internal/turn" || f.test || kind.Name != "Reason" && kind.Name != "Arm" {
+					break
+				}
+				for _, v := range n.Values {
+					if lit, ok := v.(*ast.BasicLit); ok {
+						explained(f.at(lit), strings.Trim(lit.Value, `"`))
+					}
+				}
+			case *ast.TypeSpec:
+				fields, ok := n.Type.(*ast.StructType)
+				if !ok || f.dir != "internal/telemetry" || n.Name.Name != "Receipt" {
+					break
+				}
+				for _, m := range fields.Fields.List {
+					if m.Tag != nil {
+						if name := field.FindStringSubmatch(m.Tag.Value); name != nil {
+							explained(f.at(m), name[1])
+						}
+					}
+				}
+			}
+			return true
+		})
+	}
+}
+
 // TestDependencies keeps docs/deps.txt: which modules the project needs directly, who imports them, and why.
 // With -update it writes importers anew and keeps the reasons.
 func TestDependencies(t *testing.T) {
@@ -433,7 +478,7 @@ func TestDependencies(t *testing.T) {
 	b.WriteString(depsHeader)
 	for _, mod := range slices.Sorted(maps.Keys(importers)) {
 		why := reasons[mod]
-		if why == "" {
+		if why == "" || why == "?" {
 			t.Errorf("docs/deps.txt: %s has no reason: add a line with \"why:\" below it", mod)
 			why = "?"
 		}

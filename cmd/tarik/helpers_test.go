@@ -46,10 +46,10 @@ type running struct {
 
 var background sync.Map // name and script → *running
 
-// stopCmd ends a program as Ctrl-C does and checks that it ends well: stop NAME.
-func stopCmd(ts *testscript.TestScript, neg bool, args []string) {
+// interruptCmd ends a program as Ctrl-C does and checks that it ends well: interrupt NAME.
+func interruptCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
-		ts.Fatalf("usage: stop NAME")
+		ts.Fatalf("usage: interrupt NAME")
 	}
 	v, ok := background.Load(args[0] + "\x00" + ts.Getenv("WORK"))
 	if !ok {
@@ -88,10 +88,15 @@ func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("%s never matched %s", args[0], args[2])
 }
 
-// ask makes an HTTP request and writes "STATUS\nHEADERS\n\nBODY" to stdout.txt: ask URL [BODY].
+// ask makes an HTTP request and writes "STATUS\nHEADERS\n\nBODY" to the file answer:
+// ask [-key KEY] URL [BODY].
 func ask(ts *testscript.TestScript, neg bool, args []string) {
+	key := ""
+	if len(args) > 2 && args[0] == "-key" {
+		key, args = args[1], args[2:]
+	}
 	if len(args) < 1 || len(args) > 2 {
-		ts.Fatalf("usage: ask URL [BODY]")
+		ts.Fatalf("usage: ask [-key KEY] URL [BODY]")
 	}
 	method, body := http.MethodGet, ""
 	if len(args) == 2 {
@@ -100,6 +105,9 @@ func ask(ts *testscript.TestScript, neg bool, args []string) {
 	req, err := http.NewRequest(method, args[0], strings.NewReader(body))
 	ts.Check(err)
 	req.Header.Set("Content-Type", "application/json")
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
 	res, err := http.DefaultClient.Do(req)
 	if neg {
 		if err == nil {

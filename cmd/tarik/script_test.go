@@ -19,6 +19,6 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script", RequireExplicitExec: true,
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"start": startCmd, "stop": stopCmd, "waitfor": waitFor, "ask": ask},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"start": startCmd, "interrupt": interruptCmd, "waitfor": waitFor, "ask": ask},
 	})
 }

@@ -130,11 +130,12 @@ def conversation(model, route, streamed, seed, tokens):
     texts += [f"Go on, and use these as well: {pick(60)}" for _ in range(TURNS - 1)]
 
     def body(replies):
-        b = {"model": model, "max_tokens": tokens, "temperature": 0, "return_token_ids": True}
+        # min_tokens: replies long enough for P to find them worth a transfer.
+        b = {"model": model, "max_tokens": tokens, "min_tokens": tokens, "temperature": 0, "return_token_ids": True}
         if streamed:
             b |= {"stream": True, "stream_options": {"include_usage": True}}
         if route == "/v1/completions":
-            b["prompt"] = texts[0] + "".join(f"\n{reply}\n{text}" for reply, text in zip(replies, texts[1:]))
+            b["prompt"] = texts[0] + "".join(f"{reply}\n{text}" for reply, text in zip(replies, texts[1:]))
             return b
         b["messages"] = [{"role": "user", "content": texts[0]}]
         for reply, text in zip(replies, texts[1:]):

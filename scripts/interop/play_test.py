@@ -73,7 +73,7 @@ class Conversation(unittest.TestCase):
             body = play.conversation("m", route, False, 1, 9)
             one, two = body([]), body(["reply"])
             if route == "/v1/completions":
-                self.assertTrue(two["prompt"].startswith(one["prompt"] + "\nreply\n"))
+                self.assertTrue(two["prompt"].startswith(one["prompt"] + "reply\n"))
             else:
                 self.assertEqual(two["messages"][:2], one["messages"] + [{"role": "assistant", "content": "reply"}])
             alone = play.without_reuse(body([]) | {"stream": True, "stream_options": {}}, route)

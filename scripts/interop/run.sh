@@ -33,7 +33,7 @@ stop() {
     for _ in $(seq 50); do kill -0 -- "-$group" 2>/dev/null || break; sleep 0.2; done
     kill -KILL -- "-$group" 2>/dev/null || true
   done
-  echo "logs: $logs"
+  if [ "$status" -eq 0 ] && [ -z "${LOGS:-}" ]; then rm -rf "$logs"; else echo "logs: $logs"; fi
   exit "$status"
 }
 trap stop EXIT
@@ -73,5 +73,5 @@ wait_for "http://$listen/v1/models" 60 kill -0 "$router"
 
 status=0
 python3 scripts/interop/play.py --router "http://$listen" --admin "http://$admin" \
-  --prefill "http://127.0.0.1:$p_port" --decode "http://127.0.0.1:$d_port" --ttl "$ttl" || status=$?
+  --prefill "http://127.0.0.1:$p_port" --decode "http://127.0.0.1:$d_port" --ttl "$([ "${SETTLE:-yes}" = no ] && echo 0 || echo "$ttl")" || status=$?
 exit $status
