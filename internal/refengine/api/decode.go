@@ -7,6 +7,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // fields is a request body, member by member. The getters convert as leniently as vLLM's schema does:
@@ -22,6 +23,9 @@ func parseFields(body []byte) (*fields, *apiError) {
 	trimmed := bytes.TrimLeft(body, " \t\r\n")
 	if len(trimmed) == 0 {
 		return nil, invalidBody("body", "missing", "", "Field required")
+	}
+	if !utf8.Valid(body) { // Go would take it, and say it again in replies
+		return nil, invalidBody("body", "json_invalid", "", "JSON decode error")
 	}
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(body, &m); err != nil {
