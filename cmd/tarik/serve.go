@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -136,44 +137,52 @@ func serve(ctx context.Context, c config, stderr io.Writer) (err error) {
 		return &usageError{err}
 	}
 	defer r.Close()
-	back, err := edge.Listen(c.Admin, r.Admin(), edge.Options{Name: "admin", Log: log, Metrics: metrics})
-	if err != nil {
-		return fmt.Errorf("--admin: %w", err)
-	}
-	defer back.Close(time.Second)
 	front, err := edge.Listen(c.Listen, edge.Gate(r.Handler(), gate, edge.GateOptions{Log: log, Metrics: metrics}),
 		edge.Options{Name: "clients", Log: log, Metrics: metrics})
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	defer reloading(edge.Reloaders{gate, engines, front, back}, c.reloadInterval(), log)()
+	defer front.Close(0) // after Shutdown there is nothing left
+	back, err := edge.Listen(c.Admin, front.Health(r.Admin()), edge.Options{Name: "admin", Log: log, Metrics: metrics})
+	if err != nil {
+		return fmt.Errorf("--admin: %w", err)
+	}
+	defer back.Close(time.Second)
+	defer reloading(gate, edge.Reloaders{engines, front, back}, c.reloadInterval(), metrics, log)()
 	log.Info("ready", "listen", front.URL(), "admin", back.URL(), "prefill", c.Prefill.URL, "decode", c.Decode.URL)
 	select {
 	case <-ctx.Done():
 	case <-front.Done():
 	case <-back.Done():
 	}
-	front.Shutdown(context.WithoutCancel(ctx), c.Shutdown)
+	how := c.Shutdown
+	if cause := context.Cause(ctx); cause != nil && cause.Error() == os.Interrupt.String()+" signal received" {
+		how.Delay = 0 // Ctrl-C: somebody waits
+	}
+	front.Shutdown(context.WithoutCancel(ctx), how)
 	return errors.Join(front.Err(), back.Err())
 }
 
-// reloading reads the files of all these again at each SIGHUP and every interval. It returns what
-// stops that.
-func reloading(all edge.Reloaders, interval time.Duration, log *slog.Logger) (stop func()) {
+// reloading reads the files of the gate and of the others again at each SIGHUP and every interval, and
+// has the gate fetch its issuers' keys when they are due: what an issuer has withdrawn must not live on.
+// It returns what stops that.
+func reloading(gate *tenant.Gate, others edge.Reloaders, interval time.Duration, m *edge.Metrics, log *slog.Logger) (stop func()) {
 	report := func(changed []string, err error) {
 		if err != nil {
+			m.Reloads.WithLabelValues("failed").Inc()
 			log.Error("a file cannot be used; what was read from it before stays in force", "error", err)
 		}
 		if len(changed) > 0 {
+			m.Reloads.WithLabelValues("ok").Inc()
 			log.Info("files reloaded", "files", changed)
 		}
 	}
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{}, 2)
-	go func() {
-		defer func() { done <- struct{}{} }()
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		all := append(edge.Reloaders{gate}, others...)
 		for {
 			select {
 			case <-ctx.Done():
@@ -184,16 +193,13 @@ func reloading(all edge.Reloaders, interval time.Duration, log *slog.Logger) (st
 				log.Info("SIGHUP: files were read again", "changed", len(changed))
 			}
 		}
-	}()
-	go func() {
-		defer func() { done <- struct{}{} }()
-		all.Run(ctx, interval, report)
-	}()
+	})
+	tasks.Go(func() { gate.Run(ctx, report) })
+	tasks.Go(func() { others.Run(ctx, interval, report) })
 	return func() {
 		signal.Stop(hup)
 		cancel()
-		<-done
-		<-done
+		tasks.Wait()
 	}
 }
 

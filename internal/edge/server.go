@@ -58,7 +58,7 @@ func Listen(c ListenConfig, h http.Handler, o Options) (*Server, error) {
 		Handler: http.HandlerFunc(s.serve), ReadHeaderTimeout: time.Duration(c.HeaderTimeout), IdleTimeout: time.Duration(c.IdleTimeout),
 		MaxHeaderBytes: int(c.HeaderBytes), Protocols: new(http.Protocols), ConnState: s.connState,
 		DisableGeneralOptionsHandler: true, // nothing is answered to whom nobody has asked who he is
-		ErrorLog: slog.NewLogLogger(serverLog{s.log.Handler(), func() { s.m.Handshakes.WithLabelValues(s.name).Inc() }}, slog.LevelWarn),
+		ErrorLog:                     slog.NewLogLogger(serverLog{s.log.Handler(), func() { s.m.Handshakes.WithLabelValues(s.name).Inc() }}, slog.LevelWarn),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: int(c.Streams), WriteByteTimeout: time.Duration(c.ReplyTimeout),
 			// A peer that has gone without a word is noticed; HTTP/1.1 connections have TCP's keep-alive.

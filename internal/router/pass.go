@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,12 +26,33 @@ type Pass struct {
 
 // passThrough gives a request that generates nothing to the first of the engines that is up.
 func (r *Router) passThrough(engines ...*fleet.Engine) http.HandlerFunc {
-	return func(w http.ResponseWriter, req *http.Request) { r.pass(w, req, engines) }
+	return func(w http.ResponseWriter, req *http.Request) { r.pass(w, req, engines, false) }
 }
 
-func (r *Router) pass(w http.ResponseWriter, req *http.Request, engines []*fleet.Engine) {
+// passRoute serves one configured path. An engine may cache what it makes of a request, so a body
+// gets its caller's salt: what is passed on must not cross tenants either.
+func (r *Router) passRoute(p Pass) http.HandlerFunc {
+	engines := []*fleet.Engine{r.prefill, r.decode}
+	switch p.Engine {
+	case fleet.Prefill:
+		engines = engines[:1]
+	case fleet.Decode:
+		engines = engines[1:]
+	}
+	return func(w http.ResponseWriter, req *http.Request) {
+		if !slices.Contains(p.Methods, req.Method) {
+			allowed := strings.Join(p.Methods, ", ")
+			w.Header().Set("Allow", allowed)
+			(&failure{status: http.StatusMethodNotAllowed, code: "method-not-allowed", message: "this path takes " + allowed + " only"}).write(w)
+			return
+		}
+		r.pass(w, req, engines, true)
+	}
+}
+
+func (r *Router) pass(w http.ResponseWriter, req *http.Request, engines []*fleet.Engine, salted bool) {
 	var payload []byte
-	if req.Method == http.MethodPost {
+	if req.Method == http.MethodPost || req.ContentLength != 0 {
 		body, f := r.readBody(w, req)
 		if f != nil {
 			f.write(w)
@@ -49,6 +72,12 @@ func (r *Router) pass(w http.ResponseWriter, req *http.Request, engines []*fleet
 		e := doc.Edit()
 		if e.DeleteFold(ownFields...) > 0 {
 			r.metrics.Stripped.Inc()
+		}
+		if salted {
+			clientSalt, _ := bodyedit.String(doc.Get("cache_salt"))
+			if salt := r.salt(caller.Tenant, clientSalt); salt != "" {
+				e.Set("cache_salt", quote(salt))
+			}
 		}
 		payload = e.Bytes()
 	}

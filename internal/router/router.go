@@ -304,16 +304,7 @@ func (r *Router) Handler() http.Handler {
 		mux.HandleFunc("POST "+path, any)
 	}
 	for _, p := range r.cfg.Pass {
-		h := any
-		switch p.Engine {
-		case fleet.Prefill:
-			h = r.passThrough(r.prefill)
-		case fleet.Decode:
-			h = r.passThrough(r.decode)
-		}
-		for _, method := range p.Methods {
-			mux.HandleFunc(method+" "+p.Path, h)
-		}
+		mux.HandleFunc(p.Path, r.passRoute(p))
 	}
 	mux.HandleFunc("GET /health", r.health)
 	mux.HandleFunc("/", notServed)
