@@ -131,8 +131,10 @@ func TestOracleDialects(t *testing.T) {
 			item := map[string]any{"role": "assistant", "content": gotText}
 			if path == responsesPath {
 				// As the response says it, and as clients send it back.
-				item = map[string]any{"type": "message", "role": "assistant", "status": "completed", "id": "m",
-					"content": []any{map[string]any{"type": "output_text", "text": gotText, "annotations": []any{}}}}
+				item = map[string]any{
+					"type": "message", "role": "assistant", "status": "completed", "id": "m",
+					"content": []any{map[string]any{"type": "output_text", "text": gotText, "annotations": []any{}}},
+				}
 			}
 			history = append(history, item)
 		}

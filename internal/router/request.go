@@ -16,8 +16,10 @@ import (
 
 // ownFields are body members that only the router may send to an engine, under any spelling, and
 // members that name a conversation and are no engine's business.
-var ownFields = []string{"kv_transfer_params", "cache_salt", "request_id", "priority", "session_id", "conversation_id",
-	"vllm_xargs", "ec_transfer_params"}
+var ownFields = []string{
+	"kv_transfer_params", "cache_salt", "request_id", "priority", "session_id", "conversation_id",
+	"vllm_xargs", "ec_transfer_params",
+}
 
 // request is a client's request, scanned once.
 type request struct {
