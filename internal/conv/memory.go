@@ -3,6 +3,7 @@ package conv
 import (
 	"container/list"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,7 +14,9 @@ import (
 type Turn struct {
 	Conversation string // name of the conversation: the id of its first turn
 	Number       int    // 1 for the first turn
-	key          Key
+	// ByName: only the client's name for the conversation led here, not what was said.
+	ByName bool
+	key    Key
 }
 
 // String is for logs and tests. It shows no content.
@@ -70,7 +73,9 @@ func (m *Memory) Find(chain []Key, id Key) (t Turn, held *kvp.Held, found bool) 
 		return Turn{}, nil, false
 	}
 	m.lru.MoveToFront(e.at)
-	return e.turn, e.held, true
+	t = e.turn
+	t.ByName = len(chain) == 0 || !slices.Contains(chain, t.key)
+	return t, e.held, true
 }
 
 func (m *Memory) find(chain []Key, id Key) *entry {

@@ -138,7 +138,7 @@ func (t *run) start() turn.Start {
 	prev, held, found := r.store.Find(q.chain, q.id)
 	t.prev = prev
 	if found {
-		s.Held, s.Without = held, turn.NoHandle
+		s.Held, s.Without, s.Guessed = held, turn.NoHandle, prev.ByName
 	}
 	t.receipt.TurnNumber = conv.Successor(prev, t.id).Number
 	t.receipt.Conversation = conv.Successor(prev, t.id).Conversation

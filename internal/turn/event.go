@@ -17,6 +17,9 @@ type Start struct {
 	Plain Reason
 	// Held is what D keeps of the turn that this one continues, nil if nothing.
 	Held *kvp.Held
+	// Guessed: Held is of a turn with the same name, not with the same beginning. It may be the main
+	// line of an agent that asks something else by the way.
+	Guessed bool
 	// Without is why Held is nil.
 	Without Reason
 	// NoRender, if not empty, is why the engines cannot be asked for this prompt's token ids.

@@ -47,7 +47,7 @@ func diverging(n, k int) []int32 {
 
 // TestHistories plays the files in testdata: an event a command, the actions and the state below.
 //
-//	start held=640 prompt=600        D holds 640 tokens of which 600 were the prompt; one more is known
+//	start held=640 prompt=600 [guessed]  D holds 640 tokens of which 600 were the prompt; one more is known
 //	start without=first-turn | plain=echo | no-handles=reuse-off | no-render=cannot-render
 //	rendered total=840 common=640    the prompt's ids; without arguments: it cannot be rendered
 //	taken [no]
@@ -75,7 +75,7 @@ func TestHistories(t *testing.T) {
 				promptLen = num("total", 0)
 				s := Start{
 					Plain: word("plain"), Without: word("without"), NoHandles: word("no-handles"), NoRender: word("no-render"),
-					BlockSize: blockSize,
+					BlockSize: blockSize, Guessed: d.HasArg("guessed"),
 				}
 				if n := num("held", 0); n > 0 {
 					s.Held = &kvp.Held{Handle: handle(n), Seq: sequence(n + 1), PromptTokens: num("prompt", n)}

@@ -143,6 +143,9 @@ func (m *Machine) rendered(ev Rendered) []Action {
 	if m.start.Unverified {
 		m.k = m.start.Held.Handle.Tokens
 	}
+	if m.start.Guessed && 2*m.k < m.start.Held.Handle.Tokens && !m.start.Unverified {
+		return m.prefillNull(NoCommonPrefix) // it is left for the turn that it belongs to
+	}
 	m.state = taking
 	return []Action{Take{}}
 }

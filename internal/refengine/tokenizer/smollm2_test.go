@@ -3,7 +3,6 @@ package tokenizer
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -67,7 +66,7 @@ func TestSmolLM2GGUF(t *testing.T) {
 
 func checkSmolLM2Chats(t *testing.T, tok *Tokenizer, template *Template) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", "smollm2-greedy.json"))
+	data, err := os.ReadFile("../../../testdata/smollm2-greedy.json")
 	if err != nil {
 		t.Fatal(err)
 	}
