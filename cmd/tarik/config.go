@@ -207,9 +207,6 @@ func (c config) authenticates() bool {
 	return slices.ContainsFunc(c.Tenants.Auth, func(a tenant.AuthConfig) bool { return !a.None })
 }
 
-// handleMargin is the router's: a handle is given up so much before D does.
-const handleMargin = 30 * time.Second
-
 // validate reports all that is wrong with c. It reads no file.
 func (c config) validate(complain edge.Complain) {
 	under := func(section string) edge.Complain {
@@ -231,8 +228,8 @@ func (c config) validate(complain edge.Complain) {
 	} else {
 		c.Decode.Validate(c.authenticates(), under("decode"))
 	}
-	if time.Duration(c.HandleTTL) <= handleMargin {
-		complain("handle_ttl", fmt.Sprintf("%s: must be more than the safety margin of %s, or no handle could ever be used; set it to D's decoder_kv_blocks_ttl", c.HandleTTL, handleMargin))
+	if time.Duration(c.HandleTTL) <= router.HandleMargin {
+		complain("handle_ttl", fmt.Sprintf("%s: must be more than the safety margin of %s, or no handle could ever be used; set it to D's decoder_kv_blocks_ttl", c.HandleTTL, router.HandleMargin))
 	}
 	c.Limits.validate(c.Tenants.Limits.Global, complain)
 	var field *tenant.FieldError

@@ -80,7 +80,7 @@ func (q *request) edit(params []byte, ids []int32) *bodyedit.Edit {
 	}
 	if q.previous != "" {
 		e.Delete(previousID)
-		e.Set("input", append(append([]byte{'['}, q.items...), ']'))
+		e.Set("input", q.prompt)
 	}
 	return e
 }

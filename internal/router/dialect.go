@@ -2,6 +2,7 @@ package router
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/tarik-kv/tarik/internal/bodyedit"
 	"github.com/tarik-kv/tarik/internal/conv"
@@ -87,19 +88,17 @@ const previousID = "previous_response_id"
 // goes on from, and what it says itself. The engines have no part in that: P has never seen what D
 // answered.
 func (r *Router) expand(q *request) *failure {
-	own := inputItems(q.prompt)
-	q.items = own
-	id, _ := bodyedit.String(q.doc.Get(previousID))
-	if id == "" {
-		return nil
+	q.items = inputItems(q.prompt)
+	if id, _ := bodyedit.String(q.doc.Get(previousID)); id != "" {
+		said, ok := r.items.Get(q.itemKey(id))
+		if !ok {
+			return &failure{status: http.StatusNotFound, param: previousID, code: "previous-response-not-found", message: "the response that " + previousID +
+				" names is not known here: it was never stored, or the router has restarted or needed its room; send the whole input"}
+		}
+		q.items = slices.Concat(said, []byte{','}, q.items)
+		q.previous = id
 	}
-	said, ok := r.items.Get(q.itemKey(id))
-	if !ok {
-		return &failure{status: http.StatusNotFound, param: previousID, code: "previous-response-not-found", message: "the response that " + previousID +
-			" names is not known here: it was never stored, or the router has restarted or needed its room; send the whole input"}
-	}
-	q.items = append(append(append(make([]byte, 0, len(said)+1+len(own)), said...), ','), own...)
-	q.previous = id
+	q.prompt = slices.Concat([]byte{'['}, q.items, []byte{']'})
 	return nil
 }
 

@@ -37,8 +37,8 @@ type request struct {
 	stripped                      int         // members that the client had no business to send
 
 	tenant   string
-	prompt   []byte // raw messages, input or prompt
-	items    []byte // of /v1/responses: the whole input, elements of an array
+	prompt   []byte // raw messages, whole input or prompt
+	items    []byte // of /v1/responses: the elements of prompt
 	previous string // previous_response_id, "" if none
 
 	chain []conv.Key // identity, see package conv
@@ -127,8 +127,6 @@ func (q *request) identify(own string) {
 	switch q.endpoint {
 	case kvp.Completions:
 		q.chain = conv.Prompt(s.Key(), q.prompt)
-	case kvp.Responses:
-		q.chain = conv.Messages(s.Key(), append(append([]byte{'['}, q.items...), ']'))
 	default:
 		q.chain = conv.Messages(s.Key(), q.prompt)
 	}
@@ -169,8 +167,6 @@ func plainReason(q *request) turn.Reason {
 		return turn.PromptEmbeds
 	case q.endpoint == kvp.Completions && severalPrompts(q.prompt):
 		return turn.SeveralPrompts
-	case q.endpoint == kvp.Responses && hasMedia(append(append([]byte{'['}, q.items...), ']')):
-		return turn.MediaContent
 	case q.endpoint != kvp.Completions && hasMedia(q.prompt):
 		return turn.MediaContent
 	}

@@ -68,9 +68,9 @@ func DefaultConfig() Config {
 	}
 }
 
-// handleMargin is how much earlier than D the router gives a handle up: 5 s that P itself insists
+// HandleMargin is how much earlier than D the router gives a handle up: 5 s that P itself insists
 // on, and time to wait in P's queue.
-const handleMargin = 30 * time.Second
+const HandleMargin = 30 * time.Second
 
 // Validate says what is wrong with c, naming the flag.
 func (c Config) Validate() error {
@@ -79,8 +79,8 @@ func (c Config) Validate() error {
 		return errors.New("--prefill: the URL of the prefill engine is missing")
 	case c.Decode == "":
 		return errors.New("--decode: the URL of the decode engine is missing")
-	case c.HandleTTL <= handleMargin:
-		return fmt.Errorf("--handle-ttl %s: must be more than the safety margin of %s, or no handle could ever be used; set it to D's decoder_kv_blocks_ttl", c.HandleTTL, handleMargin)
+	case c.HandleTTL <= HandleMargin:
+		return fmt.Errorf("--handle-ttl %s: must be more than the safety margin of %s, or no handle could ever be used; set it to D's decoder_kv_blocks_ttl", c.HandleTTL, HandleMargin)
 	case c.MaxBody < 1024:
 		return fmt.Errorf("--max-body %d: want at least 1024 bytes", c.MaxBody)
 	}

@@ -359,7 +359,7 @@ func (t *run) keep(a turn.Keep) {
 	if a.Handle != nil {
 		held = &kvp.Held{
 			Handle: *a.Handle, Seq: a.Seq, PromptTokens: a.PromptTokens,
-			Until: r.now() + r.cfg.HandleTTL - handleMargin,
+			Until: r.now() + r.cfg.HandleTTL - HandleMargin,
 		}
 		t.receipt.HeldTokens = a.Handle.Tokens
 		r.metrics.HandlesKept.Inc()
