@@ -36,7 +36,7 @@ const (
 
 // purePackages decide and transform; whatever they need of the world is handed to them as a value.
 // The name is the directory below internal/.
-var purePackages = []string{"bodyedit", "kvp", "price", "sse", "turn", "wire"}
+var purePackages = []string{"bodyedit", "gap", "kvp", "price", "sse", "turn", "wire"}
 
 // impureImports are the doors to the outside. A path ending in "/" stands for everything below it.
 var impureImports = map[string]string{

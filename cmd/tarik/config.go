@@ -49,6 +49,14 @@ type config struct {
 	// HandleTTL is D's decoder_kv_blocks_ttl, more than 30s. A handle is used until 30s before; a turn that comes
 	// later computes its last reply anew, counted in tarik_handles_used_total{use="expired"}. Default: 8m.
 	HandleTTL tenant.Duration `yaml:"handle_ttl"`
+	// Return says whether P is prepared for the next turn after each one. false holds handles until the next turn
+	// comes, as vLLM's example router does, and always uses them. Default: true.
+	Return bool `yaml:"return"`
+	// Append says whether D may serve a turn alone, from its own prefix cache, when that is cheaper and D's other
+	// streams can bear it. It does nothing without return. Default: true.
+	Append bool `yaml:"append"`
+	// RecomputeThreshold is P's kv_recompute_threshold, in tokens. Default: 64, as vLLM's.
+	RecomputeThreshold tenant.Count `yaml:"recompute_threshold"`
 	// Limits bound what one request may bring and get.
 	Limits limitsConfig `yaml:"limits"`
 	// Tenants says who may come in and how much each may use; see [tenants.md](tenants.md).
@@ -118,6 +126,7 @@ func defaultConfig() config {
 	return config{
 		Listen: edge.DefaultListen(":8080"), Admin: edge.DefaultListen("127.0.0.1:9091"), Shutdown: edge.DefaultShutdown(),
 		Reuse: d.Reuse, HandleTTL: tenant.Duration(d.HandleTTL),
+		Return: d.Return, Append: d.Append, RecomputeThreshold: tenant.Count(d.Threshold),
 		Limits: limitsConfig{Body: tenant.Bytes(d.MaxBody), Reply: tenant.Bytes(d.MaxReply)},
 		Log:    logConfig{Level: "info", Format: "text"}, Receipts: receiptsConfig{Keep: keptReceipts},
 	}
@@ -126,7 +135,8 @@ func defaultConfig() config {
 // flagValues are the flags that say what the file can say too.
 type flagValues struct {
 	Listen, Admin, Prefill, Decode, Receipts, LogLevel, LogFormat string
-	Reuse                                                         bool
+	Reuse, Return, Append                                         bool
+	Threshold                                                     int
 	HandleTTL, Drain                                              time.Duration
 	MaxBody                                                       int64
 }
@@ -134,6 +144,7 @@ type flagValues struct {
 // flagOf is the flag for a path of the file.
 var flagOf = map[string]string{
 	"listen.address": "listen", "admin.address": "admin", "prefill.url": "prefill", "decode.url": "decode", "reuse": "reuse",
+	"return": "return", "append": "append", "recompute_threshold": "recompute-threshold",
 	"handle_ttl": "handle-ttl", "limits.body": "max-body", "shutdown.drain": "drain", "receipts.file": "receipts",
 	"log.level": "log-level", "log.format": "log-format",
 }
@@ -143,7 +154,9 @@ func (c *config) override(v flagValues, changed func(flag string) bool) {
 	for flag, set := range map[string]func(){
 		"listen": func() { c.Listen.Address = v.Listen }, "admin": func() { c.Admin.Address = v.Admin },
 		"prefill": func() { c.Prefill.URL = v.Prefill }, "decode": func() { c.Decode.URL = v.Decode },
-		"reuse": func() { c.Reuse = v.Reuse }, "handle-ttl": func() { c.HandleTTL = tenant.Duration(v.HandleTTL) },
+		"return": func() { c.Return = v.Return }, "append": func() { c.Append = v.Append },
+		"recompute-threshold": func() { c.RecomputeThreshold = tenant.Count(v.Threshold) },
+		"reuse":               func() { c.Reuse = v.Reuse }, "handle-ttl": func() { c.HandleTTL = tenant.Duration(v.HandleTTL) },
 		"max-body": func() { c.Limits.Body = tenant.Bytes(v.MaxBody) }, "drain": func() { c.Shutdown.Drain = tenant.Duration(v.Drain) },
 		"receipts": func() { c.Receipts.File = v.Receipts }, "log-level": func() { c.Log.Level = v.LogLevel },
 		"log-format": func() { c.Log.Format = v.LogFormat },
@@ -329,6 +342,7 @@ func (c config) router() router.Config {
 	r := router.DefaultConfig()
 	r.Prefill, r.Decode, r.Reuse = c.Prefill.URL, c.Decode.URL, c.Reuse
 	r.HandleTTL, r.MaxBody, r.MaxReply = time.Duration(c.HandleTTL), int64(c.Limits.Body), int64(c.Limits.Reply)
+	r.Return, r.Append, r.Threshold = c.Return, c.Append, int(c.RecomputeThreshold)
 	r.ConversationHeader = c.Identity.Header
 	return r
 }

@@ -176,12 +176,13 @@ func TestLoadConfig(t *testing.T) {
 	// Flags override the file, each of them, and those that were not given do not.
 	v := flagValues{
 		Listen: ":1", Admin: "127.0.0.1:2", Prefill: "http://x:1", Decode: "http://y:1", Receipts: "r", LogLevel: "warn", LogFormat: "json",
-		Reuse: false, HandleTTL: time.Hour, Drain: time.Minute, MaxBody: 1 << 20,
+		Reuse: false, HandleTTL: time.Hour, Drain: time.Minute, MaxBody: 1 << 20, Threshold: 16,
 	}
-	all := []string{"listen", "admin", "prefill", "decode", "receipts", "log-level", "log-format", "reuse", "handle-ttl", "drain", "max-body"}
+	all := []string{"listen", "admin", "prefill", "decode", "receipts", "log-level", "log-format", "reuse", "handle-ttl", "drain", "max-body", "return", "append", "recompute-threshold"}
 	f(pair+"listen: {address: :3}\nlog: {level: debug}\nhandle_ttl: 2h\n", v, all, func(c *config) {
 		c.Listen.Address, c.Admin.Address, c.Prefill.URL, c.Decode.URL = v.Listen, v.Admin, v.Prefill, v.Decode
 		c.Receipts.File, c.Log.Level, c.Log.Format, c.Reuse = v.Receipts, v.LogLevel, v.LogFormat, v.Reuse
+		c.Return, c.Append, c.RecomputeThreshold = false, false, 16
 		c.HandleTTL, c.Shutdown.Drain, c.Limits.Body = tenant.Duration(v.HandleTTL), tenant.Duration(v.Drain), tenant.Bytes(v.MaxBody)
 		c.Tenants.Limits.Global.BodyBytes = tenant.Bytes(v.MaxBody)
 	})

@@ -108,6 +108,7 @@ Say something, then go on with the conversation and see what P no longer compute
 }
 
 func playDemo(ctx context.Context, out io.Writer, w *local.Weights, o local.StackOptions) error {
+	o.Router.Append = false // what P is spared is what there is to see
 	on, err := start(ctx, w, o)
 	if err != nil {
 		return err

@@ -177,7 +177,8 @@ func TestLimits(t *testing.T) {
 	m := NewMemory(Limits{Turns: 10, Bytes: 3 * one})
 	lost := 0
 	for i := range 1000 {
-		lost += len(m.Put(chainOf(Scope{}, fmt.Sprint(i)), Scope{}.ID(fmt.Sprint(i)), Successor(Turn{}, "c"), held(t, "d", 100, time.Hour)))
+		_, gone := m.Put(chainOf(Scope{}, fmt.Sprint(i)), Scope{}.ID(fmt.Sprint(i)), Successor(Turn{}, "c"), held(t, "d", 100, time.Hour))
+		lost += len(gone)
 	}
 	if lost != 997 {
 		t.Errorf("%d handles were given back, want all but the 3 that are kept", lost)
@@ -216,7 +217,8 @@ func TestMemoryProperties(t *testing.T) {
 				h := held(t, rapid.SampledFrom(engines).Draw(rt, "engine"), rapid.IntRange(1, 200).Draw(rt, "tokens"), now+time.Minute)
 				chain := chainOf(Scope{}, parts...)
 				prev, _, _ := m.Find(chain, Key{})
-				for _, h := range m.Put(chain, Key{}, Successor(prev, "c"), h) {
+				_, gone := m.Put(chain, Key{}, Successor(prev, "c"), h)
+				for _, h := range gone {
 					if taken[h] {
 						rt.Fatal("a taken handle was given back")
 					}

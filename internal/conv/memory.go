@@ -16,8 +16,22 @@ type Turn struct {
 	Number       int    // 1 for the first turn
 	// ByName: only the client's name for the conversation led here, not what was said.
 	ByName bool
-	key    Key
+	// How it ended, in tokens, bytes, and times on the caller's clock; 0 where unknown.
+	Ended       time.Duration
+	Prompt      int // tokens
+	PromptBytes int // of the messages or prompt, as sent
+	Reply       int // tokens
+	// Ready is how many tokens of what the next prompt begins with P was last given, and ReadyAt when.
+	Ready   int
+	ReadyAt time.Duration
+	// Returned: that was a return, so P has been given the reply too.
+	Returned bool
+
+	key Key
 }
+
+// Key tells turns apart: two turns have the same one if all that was said up to them is the same.
+func (t Turn) Key() Key { return t.key }
 
 // String is for logs and tests. It shows no content.
 func (t Turn) String() string {
@@ -104,14 +118,14 @@ func (m *Memory) Take(t Turn, held *kvp.Held) bool {
 }
 
 // Put stores a finished turn under the last key of its chain, as t says (see Successor). held may
-// be nil. It returns what nobody will take any more, for D to be told: the handle of an older turn
-// with the same key, and the oldest handles over the limits.
-func (m *Memory) Put(chain []Key, id Key, t Turn, held *kvp.Held) (lost []*kvp.Held) {
+// be nil. stored is t as Find will show it. lost is what nobody will take any more, for D to be told:
+// the handle of an older turn with the same key, and the oldest handles over the limits.
+func (m *Memory) Put(chain []Key, id Key, t Turn, held *kvp.Held) (stored Turn, lost []*kvp.Held) {
 	if len(chain) == 0 {
 		if held != nil {
 			lost = append(lost, held)
 		}
-		return lost
+		return t, lost
 	}
 	t.key = chain[len(chain)-1]
 	m.mu.Lock()
@@ -130,7 +144,17 @@ func (m *Memory) Put(chain []Key, id Key, t Turn, held *kvp.Held) (lost []*kvp.H
 		m.tokens += held.Handle.Tokens
 		m.held++
 	}
-	return m.shrink(lost)
+	return t, m.shrink(lost)
+}
+
+// Returned notes that P was given tokens of what the turn after t begins with, at a time on the
+// caller's clock.
+func (m *Memory) Returned(t Turn, tokens int, at time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.byKey[t.key]; e != nil {
+		e.turn.Ready, e.turn.ReadyAt, e.turn.Returned = tokens, at, true
+	}
 }
 
 // Bound sets Limits.Tokens and returns the handles that are over it.

@@ -13,6 +13,9 @@ type Held struct {
 	// Until is when the handle is too old to be sent, on the caller's clock. D's own clock counts
 	// from the end of the turn and is not ours.
 	Until time.Duration
+	// Within bounds a P call with the handle, 0 for not at all. It is for handles that tell no expiry: P
+	// would not refuse to read blocks that D has let go.
+	Within time.Duration
 }
 
 // Common returns how many tokens of prompt can be taken from what is held: the longest common

@@ -1,6 +1,3 @@
-// Package price says what it costs an engine to do something, learned from what it cost before.
-//
-// It is pure: observations come in, estimates go out. It is not safe for concurrent use.
 package price
 
 import "time"
@@ -13,9 +10,6 @@ import "time"
 type Prefill struct {
 	n, x, y, xx, xy float64 // decayed sums over observations: 1, tokens, ms, tokens², tokens·ms
 }
-
-// decay is what an observation still counts after the next one has come: about fifty count.
-const decay = 0.98
 
 // guess is what is assumed of an engine nobody has measured: 100 ms and 1000 tokens a second,
 // slower than any GPU, so that deadlines made of it err on the long side.

@@ -27,7 +27,7 @@ func TestReceiptFields(t *testing.T) {
 	}
 	want := []string{
 		"arm", "conversation", "d_cached_tokens", "d_ms", "decode", "endpoint", "held_tokens", "model", "output_tokens",
-		"p_computed_tokens", "p_local_tokens", "p_ms", "p_pulled_tokens", "prefill", "prompt_tokens", "render_ms", "status", "streamed", "time",
+		"p_computed_tokens", "p_local_tokens", "p_ms", "p_pulled_tokens", "prefill", "price", "prompt_tokens", "render_ms", "return", "status", "streamed", "time",
 		"total_ms", "ttft_ms", "turn", "turn_number", "why",
 	}
 	if d := cmp.Diff(want, slices.Sorted(maps.Keys(got[0]))); d != "" {
@@ -39,7 +39,7 @@ func TestReceiptFields(t *testing.T) {
 	wantValues := map[string]any{
 		"turn": turn, "conversation": turn, "turn_number": 1.0, "endpoint": chatPath, "model": "m", "streamed": true,
 		"arm": "recompute", "why": "first-turn", "prompt_tokens": 101.0, "output_tokens": 3.0, "p_local_tokens": 0.0, "p_pulled_tokens": 0.0,
-		"p_computed_tokens": 101.0, "d_cached_tokens": nil, "status": 200.0, "prefill": g.p.URL, "decode": g.d.URL, "held_tokens": 103.0,
+		"p_computed_tokens": 101.0, "d_cached_tokens": nil, "status": 200.0, "prefill": g.p.URL, "decode": g.d.URL, "held_tokens": 103.0, "price": nil, "return": nil,
 	}
 	if d := cmp.Diff(wantValues, got[0]); d != "" {
 		t.Errorf("values (-want +got):\n%s", d)

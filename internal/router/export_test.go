@@ -10,3 +10,6 @@ func Unverify(r *Router) { r.unverified = true }
 
 // Patience makes the probe wait less for P.
 func Patience(c *Config, d time.Duration) { c.probePatience = d }
+
+// AppendPremium sets what an append must save, in ms.
+func AppendPremium(c *Config, ms float64) { c.appendPremium = ms }

@@ -268,6 +268,7 @@ func TestEnginesDown(t *testing.T) {
 		t.Parallel()
 		p := newStub(t, true)
 		cfg := router.DefaultConfig()
+		cfg.Return, cfg.Append = false, false
 		cfg.Prefill, cfg.Decode, cfg.HealthInterval = p.URL, "http://127.0.0.1:1", time.Hour
 		r, err := router.New(cfg)
 		if err != nil {

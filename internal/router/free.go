@@ -75,7 +75,7 @@ func (r *Router) release(ctx context.Context, h kvp.Handle) {
 	ctx, cancel := context.WithTimeout(ctx, releasePatience)
 	defer cancel()
 	b := append([]byte(`{"model":`), quote(r.modelName())...)
-	b = append(b, `,"prompt":[1],"max_tokens":256,"ignore_eos":true,"stream":true,"kv_transfer_params":`...)
+	b = append(b, `,"prompt":[1],"max_tokens":4096,"ignore_eos":true,"stream":true,"kv_transfer_params":`...)
 	b = append(append(b, h.Release().Raw()...), '}')
 	res, err := r.send(ctx, call{engine: r.prefill, path: kvp.Completions.Path(), body: bytesPayload(b), header: http.Header{}, id: newID()})
 	if err != nil {

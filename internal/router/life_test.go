@@ -233,6 +233,7 @@ func TestValidate(t *testing.T) {
 	t.Parallel()
 	good := func() router.Config {
 		c := router.DefaultConfig()
+		c.Return, c.Append = false, false
 		c.Prefill, c.Decode = "http://p:1", "http://d:1"
 		return c
 	}

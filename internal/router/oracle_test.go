@@ -75,6 +75,11 @@ type oracle struct {
 
 func newOracle(t *testing.T, as string, unverified bool) *oracle {
 	t.Helper()
+	return newOracleWith(t, as, unverified, func(c *router.Config) { c.Return, c.Append = false, false })
+}
+
+func newOracleWith(t *testing.T, as string, unverified bool, change func(*router.Config)) *oracle {
+	t.Helper()
 	w, err := local.Load("")
 	if err != nil {
 		t.Fatal(err)
@@ -82,6 +87,7 @@ func newOracle(t *testing.T, as string, unverified bool) *oracle {
 	o := &oracle{receipts: telemetry.NewReceipts(8192, nil)}
 	engine := local.EngineOptions{KVTokens: 1 << 16, BlockSize: 16, Batch: 2048}
 	cfg := router.DefaultConfig()
+	change(&cfg)
 	cfg.Receipts = o.receipts
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)

@@ -137,7 +137,8 @@ func newPair(t testing.TB, unready bool, change func(p, d *local.EngineOptions, 
 	t.Helper()
 	po, do := engineOptions(true), engineOptions(false)
 	cfg := router.DefaultConfig()
-	cfg.HealthInterval = time.Hour
+	cfg.Return, cfg.Append = false, false
+	cfg.HealthInterval, cfg.Threshold = time.Hour, 16
 	if change != nil {
 		change(&po, &do, &cfg)
 	}

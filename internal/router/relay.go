@@ -150,6 +150,7 @@ func (t *run) began(ctx context.Context, c call) turn.Event {
 		t.failed = answer{err: errors.New("decode renders the prompt differently")}
 	default:
 		t.reply = p
+		t.beganAfter = time.Since(t.asked)
 		return turn.DecodeBegan{}
 	}
 	t.discard(p)
@@ -163,6 +164,9 @@ func (t *run) wireOptions() wire.Options {
 	o := wire.Options{
 		Endpoint: t.q.endpoint, KeepTokenIDs: t.q.wantsIDs, KeepPromptIDs: t.q.wantsIDs,
 		KeepUsageChunk: t.q.wantsUsage, KeepContinuousUsage: t.q.wantsRunningUsage,
+	}
+	if t.r.cfg.Reuse && t.r.cfg.Return && t.q.plain == "" && len(t.q.chain) > 0 {
+		o.KeepReply = returnReply
 	}
 	if f := t.r.decode.Info().Fingerprint; f != "" {
 		o.Fingerprint = []byte(f)
@@ -296,9 +300,12 @@ func (t *run) ended(in *wire.Info) turn.DecodeDone {
 		m.Truncated.Inc()
 	}
 	t.r.decode.SawFingerprint(in.Fingerprint)
-	switch h, err := kvp.ParseHandle(in.Handle); {
+	if t.q.streaming {
+		t.learnDecode(rc.PromptTokens, rc.DCachedTokens)
+	}
+	switch h, err := t.handle(in.Handle); {
 	case in.Handle == nil:
-		if done.Clean && t.gaveParams && !in.StopString && t.r.unseenReply(t.q) {
+		if done.Clean && t.gaveParams && !t.appended && !in.StopString && t.r.unseenReply(t.q) {
 			t.r.unseen.add(rc.PromptTokens+rc.OutputTokens, t.r.now()+t.r.cfg.HandleTTL)
 		}
 		if done.Clean && t.gaveParams && t.r.cfg.Reuse {
@@ -313,6 +320,18 @@ func (t *run) ended(in *wire.Info) turn.DecodeDone {
 		done.Handle = &h
 	}
 	return done
+}
+
+// handle reads what D returned: what it keeps of an append looks as if D were a prefill engine.
+func (t *run) handle(raw []byte) (kvp.Handle, error) {
+	if !t.appended || raw == nil {
+		return kvp.ParseHandle(raw)
+	}
+	a, err := kvp.ParsePrefilled(raw)
+	if err != nil {
+		return kvp.Handle{}, err
+	}
+	return a.FlipAppend(), nil
 }
 
 // complete sends what was held back, or makes a broken reply end as broken.
@@ -396,6 +415,7 @@ const endPatience = time.Second
 func (t *run) relayStream(p *reply, rc *http.ResponseController) {
 	var deadline time.Time
 	var grace *time.Timer
+	var w watch
 	for {
 		if len(p.s.out) > 0 {
 			now := time.Now()
@@ -419,6 +439,9 @@ func (t *run) relayStream(p *reply, rc *http.ResponseController) {
 			}
 			p.s.out = p.s.out[:0]
 			t.firstToken(now)
+			if !t.appended {
+				w.event(t.r, now)
+			}
 		}
 		if p.info.Done && grace == nil {
 			// The end of the body follows the end mark at once, and then the connection can be used

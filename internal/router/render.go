@@ -98,10 +98,12 @@ func (r *Router) askIDs(ctx context.Context, q *request, path string, body paylo
 }
 
 // subset is a body made of some of the client's members, byte for byte.
-func (q *request) subset(names ...string) payload {
+func (q *request) subset(names ...string) payload { return subsetOf(q.doc, names...) }
+
+func subsetOf(doc *bodyedit.Doc, names ...string) bytesPayload {
 	b := []byte{'{'}
 	for _, name := range names {
-		v := q.doc.Get(name)
+		v := doc.Get(name)
 		if v == nil {
 			continue
 		}

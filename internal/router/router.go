@@ -33,9 +33,16 @@ type Config struct {
 	Decode  string // URL of the decode engine
 	// Reuse off never gives P a handle. P's and D's own prefix caches work all the same.
 	Reuse bool
+	// Return prepares P for the next turn after each one, and has prices decide where a turn's old tokens
+	// come from. Off, handles are held until the next turn, which always uses them.
+	Return bool
+	// Append lets D serve a turn alone when that is cheaper and its other streams can bear it. It does
+	// nothing without Return.
+	Append bool
 	// HandleTTL is D's decoder_kv_blocks_ttl. A handle is used up to 30 s less: P checks the age
 	// when its READ starts, and a late one fails.
 	HandleTTL time.Duration
+	Threshold int   // P's kv_recompute_threshold, in tokens: it reads no fewer from D
 	MaxBody   int64 // bytes of a client's request; more is answered with 413
 	MaxReply  int64 // bytes of an engine's reply that is not streamed; more is answered with 502
 	// HealthInterval is how often the engines are asked how they are.
@@ -58,13 +65,15 @@ type Config struct {
 	Log       *slog.Logger
 
 	probePatience time.Duration // probePatience, less in tests
+	appendPremium float64       // appendPremium, less in tests
 }
 
 // DefaultConfig lacks only the engines, the receipts and the log.
 func DefaultConfig() Config {
 	return Config{
-		Reuse: true, HandleTTL: 480 * time.Second, MaxBody: 64 << 20, MaxReply: 256 << 20,
+		Reuse: true, Return: true, Append: true, HandleTTL: 480 * time.Second, Threshold: 64, MaxBody: 64 << 20, MaxReply: 256 << 20,
 		HealthInterval: 2 * time.Second, Store: conv.DefaultLimits, ItemBytes: conv.DefaultItemBytes,
+		appendPremium: appendPremium,
 	}
 }
 
@@ -108,7 +117,13 @@ type Router struct {
 	ahead atomic.Int64
 
 	priceMu sync.Mutex
-	price   price.Prefill // of P
+	price   price.Models
+
+	returns   *returner
+	streams   atomic.Int64               // on D
+	appending atomic.Int64               // turns that D serves alone at the moment
+	noAppend  atomic.Int64               // D was asked for what it no longer had: no appends until then
+	append    atomic.Pointer[appendMark] // the latest
 
 	free       chan kvp.Handle // for the releasers
 	unseen     unseen
@@ -148,6 +163,7 @@ func New(cfg Config) (*Router, error) {
 		r.salt = r.ownSalt
 	}
 	r.metrics = telemetry.NewMetrics(r.registry)
+	r.returns = newReturner(r)
 	if _, err := rand.Read(r.secret[:]); err != nil {
 		return nil, fmt.Errorf("make a secret for salts: %w", err)
 	}
@@ -163,6 +179,7 @@ func New(cfg Config) (*Router, error) {
 	engines := []*fleet.Engine{r.prefill, r.decode}
 	r.tasks.Go(func() { fleet.Watch(ctx, cfg.HealthInterval, engines, r.afterWatch()) })
 	r.tasks.Go(func() { r.prober(ctx) })
+	r.tasks.Go(func() { r.returns.run(ctx) })
 	for range releasers {
 		r.tasks.Go(func() { r.releaser(ctx) })
 	}
@@ -185,6 +202,7 @@ func (r *Router) Ready(ctx context.Context) error {
 func (r *Router) Close() {
 	r.stop()
 	r.tasks.Wait()
+	r.receipts.Flush()
 	r.client.CloseIdleConnections()
 }
 
@@ -213,16 +231,27 @@ func Transport() *http.Transport {
 // now is the time on the router's own clock, which never jumps.
 func (r *Router) now() time.Duration { return time.Since(r.epoch) + time.Duration(r.ahead.Load()) }
 
-func (r *Router) priceOf() price.Prefill {
+// models returns the prices as they are now.
+func (r *Router) models() price.Models {
 	r.priceMu.Lock()
 	defer r.priceMu.Unlock()
 	return r.price
 }
 
-func (r *Router) observe(computed int, took time.Duration) {
+func (r *Router) learn(f func(m *price.Models)) {
 	r.priceMu.Lock()
 	defer r.priceMu.Unlock()
-	r.price.Observe(computed, took)
+	f(&r.price)
+}
+
+// observe notes a P call that computed tokens behind ctx others.
+func (r *Router) observe(computed, ctx int, took time.Duration) {
+	r.learn(func(m *price.Models) { m.ObserveRecompute(computed, ctx, took) })
+}
+
+// observePull notes a P call that also read tokens from D.
+func (r *Router) observePull(pulled, computed, ctx int, took time.Duration) {
+	r.learn(func(m *price.Models) { m.ObservePullCall(pulled, computed, ctx, took) })
 }
 
 // sawPrefill and sawDecode note the engine id of a reply. Handles of an earlier life of D name

@@ -49,6 +49,7 @@ func instant(b *testing.B, prefill bool, chunks int) *httptest.Server {
 func benchRouter(b *testing.B, p, d string) string {
 	b.Helper()
 	cfg := router.DefaultConfig()
+	cfg.Return, cfg.Append = false, false
 	cfg.Prefill, cfg.Decode, cfg.Reuse, cfg.HealthInterval = p, d, false, time.Hour
 	r, err := router.New(cfg)
 	if err != nil {

@@ -381,6 +381,7 @@ func newRig(t testing.TB, change ...func(*router.Config)) *rig {
 	g := &rig{p: newStub(t, true), d: newStub(t, false), lines: new(bytes.Buffer), log: new(lockedBuffer)}
 	g.receipts = telemetry.NewReceipts(4096, g.lines)
 	cfg := router.DefaultConfig()
+	cfg.Return, cfg.Append = false, false
 	cfg.Prefill, cfg.Decode, cfg.HealthInterval, cfg.Receipts = g.p.URL, g.d.URL, time.Hour, g.receipts
 	cfg.Log = slog.New(slog.NewTextHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	for _, f := range change {

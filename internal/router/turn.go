@@ -55,6 +55,18 @@ type run struct {
 	ids                     []int32 // the exact prompt that P was given, nil if it rendered one itself
 	promptIDs               []int32 // the prompt as P has rendered it, nil if it did not say
 	receipt                 telemetry.Receipt
+
+	await      *back         // the return that is preparing P for this turn
+	chosen     time.Time     // when the arm was
+	appended   bool          // D serves the turn alone
+	dHas       int           // tokens of the prompt that D is taken to have
+	beganAfter time.Duration // from asking D to its first event
+	expected   float64       // ms that the P call in flight is expected to take
+	kept       *turn.Keep    // what is known at the end, nil if nothing can follow
+	stored     conv.Turn     // the turn as it was stored
+	heldNow    *kvp.Held     // with it
+	said       []byte        // what stands for the reply in the next prompt, nil if unknown
+	calls      []string      // ids of the tool calls in it
 }
 
 // serveTurn carries out one turn from request to receipt.
@@ -71,11 +83,13 @@ func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request,
 	r.metrics.InFlight.Inc()
 	defer r.metrics.InFlight.Dec()
 	defer func() { t.cancel() }()
+	defer t.endAppend()
 	t.loop(req.Context())
 	if t.reply != nil && !t.reply.streaming {
 		t.firstToken(time.Now())
 	}
 	t.finish() // first, so that whoever has the reply finds its receipt
+	t.startReturn()
 	t.complete()
 	if t.broken {
 		panic(http.ErrAbortHandler)
@@ -131,7 +145,7 @@ func (t *run) loop(client context.Context) {
 func (t *run) start() turn.Start {
 	r, q := t.r, t.q
 	p := r.prefill.Info()
-	s := turn.Start{Plain: q.plain, BlockSize: p.BlockSize, Without: turn.FirstTurn, Price: r.priceOf(), Unverified: r.unverified}
+	s := turn.Start{Plain: q.plain, BlockSize: p.BlockSize, Without: turn.FirstTurn, Price: r.models(), Unverified: r.unverified}
 	if s.Plain == "" && r.unseenFull(q) {
 		s.Plain = turn.DecodeTight
 	}
@@ -148,20 +162,41 @@ func (t *run) start() turn.Start {
 	case held != nil && held.Handle.EngineID != r.decode.Info().EngineID:
 		s.Held, s.Without = nil, turn.EngineRestarted
 	}
+	if found && !prev.ByName {
+		if b := r.returns.came(q, prev); b != nil {
+			s.Held, t.await = nil, b
+		}
+		if prev.Returned && s.Held == nil {
+			s.Without = turn.ReturnReady
+		}
+	}
 	t.held = s.Held
 	if s.Held != nil {
-		switch {
-		case p.Trust == fleet.Unproven:
-			s.NoHandles = turn.PrefillUnproven
-		case p.Trust == fleet.Distrusted:
-			s.NoHandles = turn.PrefillDistrust
-		}
+		s.NoHandles = r.noHandles()
 		s.NoRender = r.canRender(q)
 	}
 	if !r.cfg.Reuse {
 		s.Held, s.Without, s.NoHandles = nil, turn.ReuseOff, ""
 	}
+	t.chosen = time.Now()
+	if s.Plain == "" {
+		t.expected = s.Price.Recompute(t.estimate(), 0).Ms
+	}
+	if s.Plain == "" && r.cfg.Reuse && r.cfg.Return && found && !prev.ByName {
+		t.choose(&s)
+	}
 	return s
+}
+
+// noHandles says why P is not given handles now, "" if it is.
+func (r *Router) noHandles() turn.Reason {
+	switch r.prefill.Info().Trust {
+	case fleet.Unproven:
+		return turn.PrefillUnproven
+	case fleet.Distrusted:
+		return turn.PrefillDistrust
+	}
+	return ""
 }
 
 // do carries out one action.
@@ -175,18 +210,32 @@ func (t *run) do(legs, client context.Context, a turn.Action) {
 			t.receipt.RenderMs = ms(time.Since(begin))
 			return turn.Rendered{IDs: ids}
 		})
+	case turn.Await:
+		ctx, b := t.leg(legs, a.Deadline), t.await
+		t.spawn(func() turn.Event {
+			select {
+			case <-b.over:
+				return turn.Awaited{OK: b.ready}
+			case <-ctx.Done():
+				return turn.Awaited{}
+			}
+		})
 	case turn.Take:
-		t.now = turn.Taken{OK: t.r.store.Take(t.prev, t.held)}
+		t.now = turn.Taken{OK: t.r.store.Take(t.prev, t.held), NoHandles: t.r.noHandles()}
 	case turn.Prefill:
 		t.prefill(t.leg(legs, a.Deadline), a)
 	case turn.Decode:
 		t.decode(t.leg(legs, 0), a)
 	case turn.Relay:
+		t.priced()
+		t.r.streams.Add(1)
 		t.now = t.relay(client)
+		t.r.streams.Add(-1)
 	case turn.Cancel:
 		if t.reply != nil { // D had begun: the rest of its reply is nobody's
 			t.drain(t.reply)
 			t.cancel()
+			t.note()
 			t.discard(t.reply)
 			t.reply = nil
 			t.now = turn.DecodeDone{}
@@ -258,8 +307,12 @@ func (t *run) prefill(ctx context.Context, a turn.Prefill) {
 	case turn.FormRelease:
 		r.metrics.HandlesUsed.WithLabelValues("release").Inc()
 	}
+	expected := t.expected
+	r.returns.atP.begin(r.now(), expected)
 	t.spawn(func() turn.Event {
 		got := r.ask(ctx, c, r.cfg.MaxReply)
+		r.returns.atP.end(r.now(), expected)
+		r.returns.wakeUp()
 		t.failed = got
 		t.prefillTook += got.took
 		r.metrics.Legs.WithLabelValues("prefill").Observe(got.took.Seconds())
@@ -282,7 +335,8 @@ func (t *run) prefill(ctx context.Context, a turn.Prefill) {
 				t.promptIDs = p.promptIDs
 				r.sawPrefill(p.engineID)
 				if p.cached != nil && a.Form == turn.FormNull {
-					r.observe(p.promptTokens-*p.cached, got.took)
+					r.observe(p.promptTokens-*p.cached, *p.cached, got.took)
+					r.returns.found(t.prev, *p.cached)
 				}
 			}
 		}
@@ -321,6 +375,9 @@ func (t *run) finish() {
 		m.Tokens.WithLabelValues("pulled").Add(float64(*out.Pulled))
 		m.Tokens.WithLabelValues("computed").Add(float64(*rc.PComputedTokens))
 	}
+	if t.returns() {
+		rc.Return = &telemetry.Return{State: telemetry.Pending}
+	}
 	t.r.receipts.Add(*rc)
 	t.r.logTurn(rc)
 }
@@ -355,16 +412,47 @@ const statusClientLeft = 499
 // keep stores the turn for the next one, with what D holds.
 func (t *run) keep(a turn.Keep) {
 	r := t.r
-	var held *kvp.Held
 	if a.Handle != nil {
-		held = &kvp.Held{
-			Handle: *a.Handle, Seq: a.Seq, PromptTokens: a.PromptTokens,
-			Until: r.now() + r.cfg.HandleTTL - HandleMargin,
+		t.heldNow = &kvp.Held{Handle: *a.Handle, Seq: a.Seq, PromptTokens: a.PromptTokens, Until: r.now() + r.cfg.HandleTTL - HandleMargin}
+		switch {
+		case t.appended:
+			t.heldNow.Until, t.heldNow.Within = r.now()+appendTTL, appendWithin
+		case !r.decode.Info().Can.ExpiryInHandle:
+			t.heldNow.Within = blindWithin
 		}
 		t.receipt.HeldTokens = a.Handle.Tokens
 		r.metrics.HandlesKept.Inc()
 	}
-	r.letGo(r.store.Put(t.q.chain, t.q.id, conv.Successor(t.prev, t.id), held))
+	next := conv.Successor(t.prev, t.id)
+	out := t.machine.Outcome()
+	next.Ended, next.PromptBytes = r.now(), len(t.q.prompt)
+	next.Prompt, next.Reply = max(out.Prompt, t.receipt.PromptTokens), t.receipt.OutputTokens
+	next.Ready, next.ReadyAt = t.prev.Ready, t.prev.ReadyAt
+	if out.Prompt > 0 { // P has had it
+		next.Ready, next.ReadyAt = out.Prompt, r.now()
+	}
+	var lost []*kvp.Held
+	t.stored, lost = r.store.Put(t.q.chain, t.q.id, next, t.heldNow)
+	r.letGo(lost)
+	t.note()
+	t.kept = &a
+}
+
+// blindWithin bounds P calls with handles of engines before 0.26, which tell no expiry: with rendering
+// before it, it is less than HandleMargin.
+const blindWithin = 20 * time.Second
+
+// note keeps what the assistant said, while it is there: the next prompt will say it again.
+func (t *run) note() {
+	if t.reply == nil || t.said != nil || !t.r.cfg.Return || !t.r.cfg.Reuse {
+		return
+	}
+	said := &t.reply.info.Reply
+	t.calls = said.ToolCalls()
+	t.said, _ = said.AppendMessage(nil, t.q.endpoint, t.q.reasoning(len(t.calls) > 0))
+	if len(t.said) == 0 {
+		t.said = nil
+	}
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

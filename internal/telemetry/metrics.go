@@ -19,6 +19,10 @@ type Metrics struct {
 	Stripped     prometheus.Counter
 	BadParams    *prometheus.CounterVec
 	PrefillTrust *prometheus.GaugeVec
+
+	Returns       *prometheus.CounterVec
+	ReturnTokens  *prometheus.CounterVec
+	ReturnSeconds prometheus.Histogram
 }
 
 // NewMetrics registers the router's counters with r.
@@ -49,7 +53,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}),
 		HandlesUsed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tarik_handles_used_total",
-			Help: "Handles that left the router's store, by what became of them: pull, release, expired, restarted, replaced.",
+			Help: "Handles that left the router's store, by what became of them: pull, return, release, expired, restarted, replaced.",
 		}, []string{"use"}),
 		NoHandle: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tarik_replies_without_handle_total",
@@ -70,7 +74,20 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "tarik_prefill_handles_proven",
 			Help: "1 if this P has proved that it reads handles, else 0, by engine URL.",
 		}, []string{"prefill"}),
+		Returns: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tarik_returns_total",
+			Help: "Returns ended, by state (done, skipped, overtaken, dropped, failed) and reason.",
+		}, []string{"state", "why"}),
+		ReturnTokens: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tarik_return_tokens_total",
+			Help: "Tokens that P was prepared with and did not have, by source: pulled (read from D), computed.",
+		}, []string{"source"}),
+		ReturnSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "tarik_return_seconds", Buckets: seconds,
+			Help: "Seconds a return took, rendering and P call.",
+		}),
 	}
+	r.MustRegister(m.Returns, m.ReturnTokens, m.ReturnSeconds)
 	r.MustRegister(m.Turns, m.Tokens, m.TTFT, m.Legs, m.InFlight, m.HandlesKept, m.HandlesUsed, m.NoHandle,
 		m.Truncated, m.Stripped, m.BadParams, m.PrefillTrust)
 	return m

@@ -47,7 +47,40 @@ type Receipt struct {
 	Decode  string `json:"decode"`
 	// HeldTokens is how many tokens D keeps for the next turn, 0 if none.
 	HeldTokens int `json:"held_tokens"`
+
+	Price  *Price  `json:"price"`  // null if there was nothing to choose
+	Return *Return `json:"return"` // what was done for the next turn; null if none can follow
 }
+
+// Price is how the arm was chosen.
+type Price struct {
+	Arm        string      `json:"arm"` // the cheapest; the turn's arm may differ, if what was expected was not there
+	Why        string      `json:"why"`
+	Candidates []Candidate `json:"candidates"`
+	ActualMs   *float64    `json:"actual_ms"` // from the choice to D's first event; null if none came
+}
+
+// Candidate is one arm that could have been chosen.
+type Candidate struct {
+	Arm   string   `json:"arm"`
+	Ms    float64  `json:"ms"`            // expected
+	ErrMs *float64 `json:"err_ms"`        // one standard deviation of it; null while nothing is known
+	Moves int      `json:"moves"`         // tokens whose KV goes over the link
+	Not   string   `json:"not,omitempty"` // why it was out of the question
+}
+
+// Return is what was done after a turn so that P is prepared for the next one.
+type Return struct {
+	State    string  `json:"state"`           // pending, done, skipped, overtaken, dropped, failed
+	Tokens   int     `json:"tokens"`          // what the next prompt begins with
+	Pulled   int     `json:"pulled_tokens"`   // of them read from D
+	Computed int     `json:"computed_tokens"` // of them computed by P; the rest P has had
+	Ms       float64 `json:"ms"`              // rendering and P call
+	Why      string  `json:"why"`
+}
+
+// Pending is the State of a return that has not ended.
+const Pending = "pending"
 
 // Receipts keeps the newest receipts in memory and passes all of them to a writer.
 type Receipts struct {
@@ -55,17 +88,18 @@ type Receipts struct {
 
 	mu    sync.Mutex
 	ring  []Receipt
-	total int // receipts ever added
+	total int                // receipts ever added
+	open  map[string]Receipt // by turn: not yet written, since their returns are pending
 	out   io.Writer
 	err   error // the first write error
 }
 
 // NewReceipts keeps the last n receipts. out, if not nil, gets each as one line of JSON.
 func NewReceipts(n int, out io.Writer) *Receipts {
-	return &Receipts{size: n, ring: make([]Receipt, 0, n), out: out}
+	return &Receipts{size: n, ring: make([]Receipt, 0, n), open: map[string]Receipt{}, out: out}
 }
 
-// Add records r.
+// Add records r. If its return is pending, the line is written when Settle or Flush says how that ended.
 func (rs *Receipts) Add(r Receipt) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -75,6 +109,41 @@ func (rs *Receipts) Add(r Receipt) {
 		rs.ring[rs.total%rs.size] = r
 	}
 	rs.total++
+	if r.Return != nil && r.Return.State == Pending {
+		rs.open[r.Turn] = r
+		return
+	}
+	rs.write(r)
+}
+
+// Settle records how the return of a turn ended.
+func (rs *Receipts) Settle(turn string, ret Return) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for i := range rs.ring {
+		if rs.ring[i].Turn == turn {
+			rs.ring[i].Return = &ret
+		}
+	}
+	if r, ok := rs.open[turn]; ok {
+		delete(rs.open, turn)
+		r.Return = &ret
+		rs.write(r)
+	}
+}
+
+// Flush writes the receipts whose returns are still pending.
+func (rs *Receipts) Flush() {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for turn, r := range rs.open {
+		delete(rs.open, turn)
+		rs.write(r)
+	}
+}
+
+// write writes one line. Callers hold the lock.
+func (rs *Receipts) write(r Receipt) {
 	if rs.out == nil || rs.err != nil {
 		return
 	}

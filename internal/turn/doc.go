@@ -4,16 +4,16 @@
 // A Machine takes events and returns actions. It has no I/O and no clock. The caller
 //
 //  1. calls Step with Start, then carries out the returned actions in order;
-//  2. reports the outcome of Render, Take, Prefill and Decode once each, as an event;
+//  2. reports the outcome of Await, Render, Take, Prefill and Decode once each, as an event;
 //  3. reports ClientGone once, if it happens, at any moment in between;
 //  4. stops when an action is Done.
 //
-// Only one of Render, Take, Prefill, Decode is ever in progress.
+// Only one of Await, Render, Take, Prefill, Decode is ever in progress.
 //
 //	            ┌────────────── no handle to use ──────────────┐
 //	Start ─► render ─► take ─► prefill (pull or release) ─┐    ▼
 //	  │                            │ failed, once         └─► prefill (null form)
-//	  │ plain                      └──────────────────────────►│        │ failed
+//	  │ plain or append            └──────────────────────────►│        │ failed
 //	  ▼                                                        ▼ A      ▼
 //	decode, no params ◄── failed before its first event ── decode with A
 //	  └─────────────────────────────► relay ─► keep the handle ─► Done

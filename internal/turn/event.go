@@ -22,6 +22,14 @@ type Start struct {
 	Guessed bool
 	// Without is why Held is nil.
 	Without Reason
+	// Await, if not 0, says that a return is preparing P for this turn at the moment, and how long it
+	// pays to wait for it. The return has the handle: Held is nil.
+	Await time.Duration
+	// Arm is what the prices speak for. With ArmLocal a handle is given up; ArmAppend leaves P out;
+	// anything else uses the handle if there is one.
+	Arm Arm
+	// AppendKeepsNone: D could not tell what it keeps of an append, so it is to keep nothing.
+	AppendKeepsNone bool
 	// NoRender, if not empty, is why the engines cannot be asked for this prompt's token ids.
 	NoRender Reason
 	// NoHandles, if not empty, is why P is not given handles now.
@@ -29,7 +37,7 @@ type Start struct {
 	BlockSize int // tokens
 	// Price bounds a P call that carries a handle: it may not take longer than computing the
 	// prompt would.
-	Price price.Prefill
+	Price price.Models
 	// Unverified takes the handle for right without a look at the prompt. Only the test that shows
 	// what verification is for sets it.
 	Unverified bool
@@ -40,8 +48,15 @@ type Rendered struct {
 	IDs []int32 // nil: it could not be rendered
 }
 
+// Awaited reports the end of waiting for a return.
+type Awaited struct{ OK bool } // P is prepared
+
 // Taken reports whether the handle is ours alone.
-type Taken struct{ OK bool }
+type Taken struct {
+	OK bool
+	// NoHandles, if not empty, is why P is not given handles any more.
+	NoHandles Reason
+}
 
 // PrefillDone reports the end of a P call.
 type PrefillDone struct {
@@ -79,6 +94,7 @@ type ClientGone struct{}
 func (Start) event()        {}
 func (Rendered) event()     {}
 func (Taken) event()        {}
+func (Awaited) event()      {}
 func (PrefillDone) event()  {}
 func (DecodeBegan) event()  {}
 func (DecodeFailed) event() {}
@@ -90,6 +106,9 @@ type Action interface{ action() }
 
 // Render asks for the prompt's token ids.
 type Render struct{}
+
+// Await asks to wait until the return in progress is over, at most for so long.
+type Await struct{ Deadline time.Duration }
 
 // Take asks for the handle, atomically and for ever.
 type Take struct{}
@@ -117,6 +136,7 @@ type Prefill struct {
 type Decode struct {
 	Params []byte  // kv_transfer_params to send, nil for none
 	IDs    []int32 // the exact prompt, nil if D renders it itself
+	Append bool    // D serves the turn alone and keeps its blocks; Params are kvp.AppendForm
 	// Brief: nobody waits for the reply. One token is enough to make D take over, and P let go of,
 	// the blocks.
 	Brief bool
@@ -155,6 +175,8 @@ type Keep struct {
 	Handle       *kvp.Handle // clamped to what is known; nil if D holds nothing that could be used
 	Seq          []int32     // with a handle: token ids of prompt and reply
 	PromptTokens int         // how many of Seq are the prompt
+	// Complete: the client has the whole reply.
+	Complete bool
 }
 
 // Free asks to let D free the blocks of a handle that nobody will use. Otherwise D keeps them until
@@ -165,6 +187,7 @@ type Free struct{ Handle kvp.Handle }
 type Done struct{}
 
 func (Render) action()   {}
+func (Await) action()    {}
 func (Take) action()     {}
 func (Prefill) action()  {}
 func (Decode) action()   {}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tarik-kv/tarik/internal/kvp"
+	"github.com/tarik-kv/tarik/internal/price"
 )
 
 // Arm is where a turn's old tokens came from.
@@ -33,7 +34,8 @@ type Outcome struct {
 type state int
 
 const (
-	idle state = iota
+	idle     state = iota
+	awaiting       // a return is preparing P
 	rendering
 	taking
 	prefilling
@@ -42,7 +44,7 @@ const (
 	done
 )
 
-var stateNames = [...]string{"idle", "rendering", "taking", "prefilling", "decoding", "relaying", "done"}
+var stateNames = [...]string{"idle", "awaiting", "rendering", "taking", "prefilling", "decoding", "relaying", "done"}
 
 // Machine is one turn. The zero value is ready for Start.
 type Machine struct {
@@ -51,11 +53,13 @@ type Machine struct {
 	form  Form
 	gone  bool // the client has left
 
-	ids  []int32 // rendered prompt
-	k    int     // tokens of it that D holds
-	out  Outcome
-	sent bool // params of P are with D
-	last bool // D is asked without params: there is nothing left to try
+	ids   []int32 // rendered prompt
+	k     int     // tokens of it that D holds
+	out   Outcome
+	sent  bool // params are with D: it will keep its blocks
+	only  bool // D serves the turn alone
+	short bool // the deadline is D's, and says nothing of P
+	last  bool // D is asked without params: there is nothing left to try
 }
 
 // Outcome returns what the turn did so far.
@@ -80,6 +84,9 @@ func (m *Machine) Step(ev Event) []Action {
 	case Start:
 		m.expect(ev, idle)
 		return m.begin(ev)
+	case Awaited:
+		m.expect(ev, awaiting)
+		return m.awaited(ev)
 	case Rendered:
 		m.expect(ev, rendering)
 		return m.rendered(ev)
@@ -120,8 +127,18 @@ func (m *Machine) begin(s Start) []Action {
 	case s.Plain != "":
 		m.out = Outcome{Arm: ArmPlain, Why: s.Plain}
 		return m.decode(Decode{})
+	case s.Held != nil && !s.Guessed && (s.Arm == ArmLocal || s.Arm == ArmAppend):
+		m.state = taking // to let go of it
+		return []Action{Take{}}
+	case s.Arm == ArmAppend:
+		return m.alone(s.Without)
+	case s.Held != nil && s.Arm == ArmLocal: // another's, by guess
+		return m.prefillNull(Price)
 	case s.NoHandles != "":
 		return m.prefillNull(s.NoHandles)
+	case s.Await > 0:
+		m.state = awaiting
+		return []Action{Await{Deadline: s.Await}}
 	case s.Held == nil:
 		return m.prefillNull(s.Without)
 	case s.NoRender != "":
@@ -129,6 +146,26 @@ func (m *Machine) begin(s Start) []Action {
 	}
 	m.state = rendering
 	return []Action{Render{}}
+}
+
+func (m *Machine) awaited(ev Awaited) []Action {
+	switch {
+	case m.gone:
+		return m.end()
+	case ev.OK:
+		return m.prefillNull(ReturnReady)
+	}
+	return m.prefillNull(ReturnLate)
+}
+
+// alone leaves the turn to D alone.
+func (m *Machine) alone(why Reason) []Action {
+	m.out.Arm, m.out.Why, m.only = ArmAppend, why, true
+	if m.start.AppendKeepsNone {
+		return m.decode(Decode{Append: true})
+	}
+	m.sent = true
+	return m.decode(Decode{Params: kvp.AppendForm, Append: true})
 }
 
 func (m *Machine) rendered(ev Rendered) []Action {
@@ -151,13 +188,23 @@ func (m *Machine) rendered(ev Rendered) []Action {
 }
 
 func (m *Machine) taken(ev Taken) []Action {
-	if !ev.OK {
-		return m.prefillNull(TakenByAnother)
-	}
-	if m.gone {
-		return append([]Action{Free{Handle: m.start.Held.Handle}}, m.end()...)
-	}
 	h := m.start.Held.Handle
+	var actions []Action
+	if ev.OK && (m.gone || m.ids == nil || ev.NoHandles != "") {
+		actions = append(actions, Free{Handle: h})
+	}
+	switch {
+	case m.gone:
+		return append(actions, m.end()...)
+	case m.start.Arm == ArmAppend:
+		return append(actions, m.alone(Price)...)
+	case m.ids == nil:
+		return append(actions, m.prefillNull(Price)...)
+	case !ev.OK:
+		return m.prefillNull(TakenByAnother)
+	case ev.NoHandles != "":
+		return append(actions, m.prefillNull(ev.NoHandles)...)
+	}
 	switch {
 	case m.k <= 0:
 		m.out.Why = NoCommonPrefix
@@ -183,11 +230,26 @@ const (
 )
 
 func (m *Machine) deadline() time.Duration {
+	var d time.Duration
+	d, m.short = within(m.start.Held, deadline(&m.start.Price, len(m.ids)))
+	return d
+}
+
+// within cuts a deadline down to what D allows for. short says that it did.
+func within(h *kvp.Held, d time.Duration) (cut time.Duration, short bool) {
+	if h.Within > 0 && h.Within < d {
+		return h.Within, true
+	}
+	return d, false
+}
+
+// deadline is how long a P call with a handle may take, for a prompt of n tokens.
+func deadline(p *price.Models, n int) time.Duration {
 	least := patience
-	if !m.start.Price.Known() {
+	if !p.Known().Recompute {
 		least = patienceUnknown
 	}
-	return max(least, m.start.Price.Compute(len(m.ids)))
+	return max(least, p.Recompute(n, 0).Bound())
 }
 
 func (m *Machine) prefillNull(why Reason) []Action {
@@ -219,8 +281,11 @@ func (m *Machine) prefilled(ev PrefillDone) []Action {
 	if m.form != FormNull {
 		// The handle is spent, whatever happened to it. The same prompt without it cannot fail for
 		// the same reason.
-		if ev.Late {
+		if ev.Late && m.form == FormPull && !m.short {
 			return append([]Action{Distrust{Why: PullLate}}, m.prefillNull(PullLate)...)
+		}
+		if ev.Late {
+			return m.prefillNull(PullLate)
 		}
 		return m.prefillNull(PullFailed)
 	}
@@ -279,7 +344,10 @@ func (m *Machine) decodeFailed(ev DecodeFailed) []Action {
 	case engineSaysNo(ev.Status):
 		return append([]Action{PassOn{Leg: LegDecode}}, m.end()...)
 	case !m.last:
-		m.out.Why = DecodeFailedOnce
+		m.out.Why, m.sent = DecodeFailedOnce, false
+		if m.only {
+			m.out.Arm = ArmRecompute
+		}
 		return m.decode(Decode{})
 	case ev.Status != 0:
 		return append([]Action{PassOn{Leg: LegDecode}}, m.end()...)
@@ -310,16 +378,18 @@ func (m *Machine) keep(ev DecodeDone) Keep {
 	if len(prompt) == 0 {
 		prompt = m.ids
 	}
-	if ev.Handle == nil || !ev.Clean || m.gone || m.start.Plain != "" || !m.sent || len(prompt) == 0 || len(ev.Output) == 0 {
-		return Keep{}
+	keep := Keep{Complete: ev.Clean && !m.gone}
+	if ev.Handle == nil || !keep.Complete || m.start.Plain != "" || !m.sent || len(prompt) == 0 || len(ev.Output) == 0 {
+		return keep
 	}
 	seq := make([]int32, 0, len(prompt)+len(ev.Output))
 	seq = append(append(seq, prompt...), ev.Output...)
 	h, err := ev.Handle.Clamp(len(seq), m.start.BlockSize)
 	if err != nil {
-		return Keep{}
+		return keep
 	}
-	return Keep{Handle: &h, Seq: seq, PromptTokens: len(prompt)}
+	keep.Handle, keep.Seq, keep.PromptTokens = &h, seq, len(prompt)
+	return keep
 }
 
 func (m *Machine) clientGone() []Action {
@@ -329,10 +399,10 @@ func (m *Machine) clientGone() []Action {
 	m.gone = true
 	m.out.Why = ClientLeft
 	switch m.state {
-	case rendering, prefilling, relaying:
+	case awaiting, rendering, prefilling, relaying:
 		return []Action{Cancel{}}
 	case decoding:
-		if m.last {
+		if m.last || m.only {
 			return []Action{Cancel{}}
 		}
 		return []Action{Linger{}}

@@ -31,6 +31,19 @@ const (
 	HandleNotCutable Reason = "handle-not-cutable" // D's layout cannot be cut, and only a part agrees
 )
 
+// How a turn came by what P was prepared for, and what the prices decided.
+const (
+	ReturnReady  Reason = "return-ready"  // P has been prepared for this prompt since the last turn
+	ReturnLate   Reason = "return-late"   // it was being prepared, and waiting longer did not pay
+	Price        Reason = "price"         // another way is cheaper than using the handle
+	StillWaiting Reason = "still-waiting" // the next turn came before the return could start
+	Superseded   Reason = "superseded"    // the same turn was asked once more
+	TooLate      Reason = "too-late"      // P had no time while it was worth anything
+	NoRoom       Reason = "no-room"       // too many returns, or too long ones, wait already
+	ReplyUnknown Reason = "reply-unknown" // it was too long, or in no form that could be said again
+	TooLong      Reason = "too-long"      // what the next prompt begins with leaves no room in P
+)
+
 // How a turn with a handle, or a failed one, ended.
 const (
 	Verified         Reason = "verified"           // all that D holds is the prompt's beginning

@@ -2,7 +2,7 @@
 // needs to know.
 //
 //	engine ──► sse.Framer ──► Filter.Event ──► the event as it came, or without what is not the client's, or nothing
-//	                             └───────────► Info: handle, token ids, usage, finish reason, error, end
+//	                             └───────────► Info: handle, token ids, usage, finish reason, error, end, Reply
 //
 // A router asks an engine for more than its client did: a handle, token ids, a usage chunk. The rule is that
 // the client receives the bytes it would have received had the router not asked, and never a handle:
@@ -18,9 +18,12 @@
 //
 // Everything else stays byte for byte, in streams ([Filter]) and whole replies ([FilterBody]).
 //
+// If asked, it keeps what the assistant said ([Reply]): the next prompt of the conversation will repeat it, and who
+// can write that message down before the client does can prepare an engine for it.
+//
 // An ordinary chunk costs no allocation. Most chunks of a stream differ from the one before only in the text
 // and the token ids, so a Filter compares a chunk with the last one it parsed and parses it only if anything
-// else differs.
+// else differs. The events of /v1/responses are numbered, so each is parsed.
 //
 // A Filter belongs to one goroutine. The package does not judge handles (package kvp does) and does not
 // notice that a stream ended early: the relay compares [Info.Done] with the end of the connection.

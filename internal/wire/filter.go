@@ -39,7 +39,7 @@ type Filter struct {
 // Reset makes f ready for a stream. The zero Filter is ready for one with zero Options. Memory is kept.
 func (f *Filter) Reset(opt Options) {
 	f.opt = opt
-	f.info.reset()
+	f.info.reset(&f.opt)
 	f.last.known = false
 }
 
@@ -51,6 +51,7 @@ func (f *Filter) Info() *Info { return &f.info }
 func (f *Filter) Event(ev sse.Event) (Action, []byte) {
 	if ev.Partial {
 		f.info.Uninspected++
+		f.info.Reply.spoil()
 		return Pass, ev.Raw
 	}
 	if !ev.HasData() {
@@ -105,6 +106,9 @@ func (f *Filter) Event(ev sse.Event) (Action, []byte) {
 func (f *Filter) malformed(data []byte) bool {
 	f.info.Malformed++
 	data = bytes.TrimLeft(data, " \t\r\n")
+	if len(data) > 0 {
+		f.info.Reply.spoil()
+	}
 	return len(data) == 0 || data[0] != '{' || !bytes.Contains(data, []byte(paramsName))
 }
 
@@ -211,16 +215,18 @@ func (f *Filter) choices(at bodyedit.Span) (n int, finish bool) {
 func (f *Filter) choice(at bodyedit.Span) (finish bool) {
 	var index int64
 	var ids, reason, stop []byte
+	var delta, message, text bodyedit.Span
 	for m := range f.doc.MembersOf(at) {
 		switch string(m.RawName) {
 		case "index":
 			index, _ = bodyedit.Int(m.Raw)
-		case "delta", "message":
-			f.content(m.Span)
+		case "delta":
+			delta = m.Span
+		case "message":
+			message = m.Span
 		case "text":
-			if len(m.Raw) > len(`""`) {
-				f.info.Content = true
-				f.last.text = m.Span
+			if bodyedit.KindOf(m.Raw) == bodyedit.Text {
+				text = m.Span
 			}
 		case "finish_reason":
 			reason = m.Raw
@@ -235,6 +241,19 @@ func (f *Filter) choice(at bodyedit.Span) (finish bool) {
 		case "prompt_token_ids":
 			f.promptIDs(m)
 		}
+	}
+	if index != 0 {
+		f.info.Reply.spoil() // a client that asked for several answers goes on with one that nobody knows
+	}
+	f.content(delta, false)
+	f.content(message, true)
+	if text.Len() > len(`""`) {
+		f.info.Content = true
+		i := nowhere
+		if f.opt.Endpoint == kvp.Completions {
+			i = f.info.Reply.part(saidText, 0)
+		}
+		f.said(text, i)
 	}
 	f.info.Choices = max(f.info.Choices, int(min(max(index, 0), 1<<20))+1)
 	if reason != nil && !bodyedit.IsNull(reason) {
@@ -254,40 +273,52 @@ func (f *Filter) choice(at bodyedit.Span) (finish bool) {
 	return finish
 }
 
-// content notes whether a delta or message says anything, and where its text is.
-func (f *Filter) content(at bodyedit.Span) {
+// content notes what a delta, or a whole message, says, and where its text is.
+func (f *Filter) content(at bodyedit.Span, whole bool) {
 	for m := range f.doc.MembersOf(at) {
 		switch bodyedit.KindOf(m.Raw) {
 		case bodyedit.Text:
 			if string(m.RawName) != "role" && len(m.Raw) > len(`""`) {
 				f.info.Content = true
-				f.last.text = m.Span
+				f.said(m.Span, f.partOf(m.RawName))
 			}
 		case bodyedit.Array, bodyedit.Object:
-			if len(m.Raw) > len(`[]`) {
-				f.info.Content = true
-				if string(m.RawName) == "tool_calls" {
-					f.arguments(m.Span)
+			if len(m.Raw) <= len(`[]`) {
+				continue
+			}
+			f.info.Content = true
+			switch {
+			case string(m.RawName) == "content":
+				f.info.Reply.spoil() // a list of parts, which does not come in pieces that could be put together
+			case string(m.RawName) != "tool_calls":
+			case !whole:
+				f.keepDelta(m.Span)
+			case f.opt.Endpoint == kvp.Chat:
+				for call := range f.doc.ElementsOf(m.Span) {
+					f.info.Reply.keepRaw(saidRaw, f.doc.Bytes(call), "id")
 				}
 			}
 		}
 	}
 }
 
-// arguments finds the text of a tool call's delta.
-func (f *Filter) arguments(at bodyedit.Span) {
-	for call := range f.doc.ElementsOf(at) {
-		for m := range f.doc.MembersOf(call) {
-			if string(m.RawName) != "function" {
-				continue
-			}
-			for a := range f.doc.MembersOf(m.Span) {
-				if string(a.RawName) == "arguments" && len(a.Raw) > len(`""`) {
-					f.last.text = a.Span
-				}
-			}
-		}
+// partOf returns the part of the reply for the text in the member called name of a delta or message.
+func (f *Filter) partOf(name []byte) int {
+	r := &f.info.Reply
+	if f.opt.Endpoint != kvp.Chat {
+		return nowhere
 	}
+	switch string(name) {
+	case "content":
+		return r.part(saidText, 0)
+	case "reasoning":
+		return r.reasoningPart("reasoning")
+	case "reasoning_content":
+		return r.reasoningPart("reasoning_content")
+	case "refusal":
+		return r.part(saidRefusal, 0)
+	}
+	return nowhere
 }
 
 // usage notes the usage object of chat and completions and puts the right number of cached tokens into it.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +16,41 @@ import (
 	"github.com/tarik-kv/tarik/internal/kvp"
 	"github.com/tarik-kv/tarik/internal/sse"
 )
+
+// outcome is what a reply is good for.
+type outcome struct {
+	Over            bool
+	Message         string // "" if the reply is not usable
+	WithoutThinking string
+	ToolCalls       []string
+}
+
+func outcomeOf(r *Reply) (o outcome) {
+	o.Over, o.ToolCalls = r.Over, r.ToolCalls()
+	message := func(reasoning string) string {
+		b, ok := r.AppendMessage([]byte("x"), r.endpoint, reasoning)
+		if !ok && string(b) != "x" {
+			panic("not usable, and appends something")
+		}
+		return string(b[1:])
+	}
+	o.Message, o.WithoutThinking = message("reasoning"), message("")
+	return o
+}
+
+// sameReply compares replies in an Info by what they are good for.
+var sameReply = cmp.Transformer("reply", func(r Reply) outcome { return outcomeOf(&r) })
+
+// asJSON is a message, or what stands for one, as a whole JSON value.
+func asJSON(endpoint kvp.Endpoint, message string) string {
+	switch endpoint {
+	case kvp.Completions:
+		return `"` + message + `"`
+	case kvp.Responses:
+		return "[" + message + "]"
+	}
+	return message
+}
 
 // parsed is relay with every event parsed: what was learned from the one before is not used.
 func parsed(f *Filter, opt Options, stream []byte) []byte {
@@ -44,14 +80,19 @@ func check(t interface{ Fatalf(string, ...any) }, opt Options, stream []byte, si
 	if !bytes.Equal(want, got) {
 		t.Fatalf("%q with %+v\nparsed   %q\ncompared %q", stream, opt, want, got)
 	}
-	if diff := cmp.Diff(plain.Info(), fast.Info()); diff != "" {
+	for _, message := range []string{outcomeOf(&plain.info.Reply).Message, outcomeOf(&plain.info.Reply).WithoutThinking} {
+		if !json.Valid([]byte(asJSON(opt.Endpoint, message))) && message != "" {
+			t.Fatalf("%q with %+v\nis repeated as %q", stream, opt, message)
+		}
+	}
+	if diff := cmp.Diff(plain.Info(), fast.Info(), sameReply); diff != "" {
 		t.Fatalf("%q with %+v (-parsed +compared):\n%s", stream, opt, diff)
 	}
 	split := new(Filter)
 	if got := relay(split, opt, stream, size); !bytes.Equal(want, got) {
 		t.Fatalf("%q with %+v in reads of %d\nwant %q\n got %q", stream, opt, size, want, got)
 	}
-	if diff := cmp.Diff(plain.Info(), split.Info()); diff != "" {
+	if diff := cmp.Diff(plain.Info(), split.Info(), sameReply); diff != "" {
 		t.Fatalf("%q with %+v in reads of %d (-want +got):\n%s", stream, opt, size, diff)
 	}
 
@@ -97,14 +138,21 @@ func FuzzFilter(f *testing.F) {
 			f.Fatal(err)
 		}
 		b = append(b[:min(900, len(b))], b[len(b)-min(900, len(b)):]...)
-		f.Add(b, uint8(endpointOf(name))|uint8(i<<2), 7)
+		f.Add(b, uint8(endpointOf(name))|uint8(i<<2), uint16(1000), 7)
 	}
-	f.Add([]byte(role+role+"data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"token_ids\":[1]}]}\n\ndata: {\"choices\":[{\"index\":0,\"text\":\"b\",\"token_ids\":[2,3]}]}\n\n"), uint8(1), 3)
-	f.Fuzz(func(t *testing.T, stream []byte, bits uint8, size int) {
+	f.Add([]byte(role+role+"data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"token_ids\":[1]}]}\n\ndata: {\"choices\":[{\"index\":0,\"text\":\"b\",\"token_ids\":[2,3]}]}\n\n"), uint8(1), uint16(8), 3)
+	for endpoint, streams := range dialectStreams {
+		for _, stream := range streams {
+			f.Add([]byte(stream), uint8(endpoint), uint16(1000), 100)
+		}
+	}
+	f.Fuzz(func(t *testing.T, stream []byte, bits uint8, keep uint16, size int) {
 		if size < 1 {
 			return
 		}
-		check(t, optionsOf(bits), stream, size)
+		opt := optionsOf(bits)
+		opt.KeepReply = int(keep)
+		check(t, opt, stream, size)
 	})
 }
 
@@ -125,6 +173,13 @@ func TestComparingIsParsing(t *testing.T) {
 			`{"choices":[{"index":0,"text":TEXT,"prompt_token_ids":IDS,"token_ids":IDS}],"kv_transfer_params":{"a":1}}`,
 			`{"choices":[{"index":0,"delta":{"reasoning":TEXT,"content":TEXT},"token_ids":IDS},{"index":1,"text":TEXT}]}`,
 			`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":TEXT}}]},"token_ids":IDS}],"kv_transfer_params":null}`,
+			`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c0","function":{"name":"f","arguments":TEXT}}]}}]}`,
+			`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":1,"id":"c1","function":{"name":"f"}}]}}]}`,
+			`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":1,"function":{"arguments":TEXT}}]}}]}`,
+			`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":TEXT}},{"index":1,"function":{"arguments":TEXT}}]}}]}`,
+			`{"choices":[{"index":0,"delta":{"reasoning_content":TEXT},"finish_reason":null}]}`,
+			`{"choices":[{"index":0,"delta":{"reasoning":TEXT,"reasoning_content":TEXT},"finish_reason":null}]}`,
+			`{"choices":[{"index":0,"delta":{"refusal":TEXT}}]}`,
 			`{"choices":[{"index":0,"delta":{"content":TEXT},"finish_reason":"stop","stop_reason":TEXT,"token_ids":IDS}],"kv_transfer_params":{"b":1}}`,
 			`{"choices":[{"index":0,"delta":{"content":TEXT},"token_ids":IDS}],"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":3}}}`,
 			`{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2},"system_fingerprint":TEXT}`,
@@ -142,6 +197,8 @@ func TestComparingIsParsing(t *testing.T) {
 			stream = fmt.Appendf(stream, "data: %s\n\n", payload)
 		}
 		bits := rapid.Uint8().Draw(rt, "options") &^ 2 // chat or completions
-		check(rt, optionsOf(bits), stream, rapid.IntRange(1, 40).Draw(rt, "size"))
+		opt := optionsOf(bits)
+		opt.KeepReply = rapid.SampledFrom([]int{0, 5, 20, 1000}).Draw(rt, "keep")
+		check(rt, opt, stream, rapid.IntRange(1, 40).Draw(rt, "size"))
 	})
 }

@@ -21,6 +21,10 @@ type Options struct {
 	OverrideCachedTokens bool
 	CachedTokens         int
 
+	// KeepReply is how many bytes of what the assistant says may be kept in Info.Reply, 0 for none. Of a reply
+	// that says more, nothing is kept.
+	KeepReply int
+
 	// Fingerprint is the system_fingerprint of the engine as a raw JSON string, quotes included, as learned
 	// from Info.Fingerprint of an earlier reply; nil if not known. It is put on the chunk with finish_reason
 	// when the usage chunk is dropped that has it.
@@ -35,12 +39,20 @@ type Usage struct {
 	HasCachedTokens  bool // the engine says
 }
 
-// Info is what the router learns from a reply. PromptIDs and TokenIDs belong to the [Filter] and are valid
-// until its Reset.
+// Info is what the router learns from a reply. PromptIDs, TokenIDs and Reply belong to the [Filter] and are
+// valid until its Reset.
 type Info struct {
 	Handle  []byte // kv_transfer_params, an object, byte for byte; nil if none was seen
 	Handles int    // number of objects seen: more than one if several choices each had theirs
 	SeenKey bool   // the member kv_transfer_params was there, null or not
+
+	// EngineID is remote_engine_id of the handle: the present life of the engine that replied.
+	EngineID string
+
+	// PrefillCached is remote_prefill_cached_tokens of the handle: how many tokens of the prompt a prefill
+	// engine had, or read, rather than computed. Engines say it since 0.31, if HasPrefillCached.
+	PrefillCached    int
+	HasPrefillCached bool
 
 	PromptIDs []int32 // token ids of the prompt, if the engine sent them
 	TokenIDs  []int32 // token ids of the reply's first choice, if the engine sent them
@@ -52,6 +64,8 @@ type Info struct {
 
 	Usage    Usage
 	HasUsage bool
+
+	Reply Reply // what the assistant said, if Options.KeepReply lets it be kept
 
 	ID          string // id of the reply
 	Fingerprint []byte // system_fingerprint, raw JSON string; nil if none was seen
@@ -70,9 +84,19 @@ func (in *Info) Failed() bool {
 	return in.Error != nil || in.FinishReason == "error" || in.FinishReason == "failed"
 }
 
-// reset empties in and keeps its memory.
-func (in *Info) reset() {
-	*in = Info{PromptIDs: in.PromptIDs[:0], TokenIDs: in.TokenIDs[:0]}
+// Reused returns how many tokens of the prompt the engine did not compute, as far as it says so. What a handle
+// says comes first: usage has it only if the engine was started to say it.
+func (in *Info) Reused() (tokens int, ok bool) {
+	if in.HasPrefillCached {
+		return in.PrefillCached, true
+	}
+	return in.Usage.CachedTokens, in.Usage.HasCachedTokens
+}
+
+// reset empties in for a reply with opt and keeps its memory.
+func (in *Info) reset(opt *Options) {
+	in.Reply.reset(opt)
+	*in = Info{PromptIDs: in.PromptIDs[:0], TokenIDs: in.TokenIDs[:0], Reply: in.Reply}
 }
 
 // takeParams notes a kv_transfer_params value.
@@ -81,6 +105,10 @@ func (in *Info) takeParams(raw []byte) {
 	if bodyedit.KindOf(raw) == bodyedit.Object && len(raw) > len("{}") {
 		in.Handles++
 		in.Handle = append([]byte(nil), raw...)
+		id, _ := bodyedit.Lookup(raw, "remote_engine_id")
+		in.EngineID, _ = bodyedit.String(id)
+		cached, _ := bodyedit.Lookup(raw, "remote_prefill_cached_tokens")
+		in.PrefillCached, in.HasPrefillCached = count(cached)
 	}
 }
 
@@ -88,6 +116,7 @@ func (in *Info) takeParams(raw []byte) {
 func (in *Info) takeError(raw []byte) {
 	if in.Error == nil && !bodyedit.IsNull(raw) {
 		in.Error = append([]byte(nil), raw...)
+		in.Reply.spoil()
 	}
 }
 
@@ -107,6 +136,9 @@ func (in *Info) takeFinish(raw []byte, stop []byte) {
 	if s, ok := word(raw); ok {
 		in.FinishReason = s
 		in.StopString = bodyedit.KindOf(stop) == bodyedit.Text
+		if in.Failed() {
+			in.Reply.spoil()
+		}
 	}
 }
 
@@ -167,5 +199,8 @@ func appendIDs(dst []int32, raw []byte) (ids []int32, ok bool) {
 // count returns the value of raw as a count of tokens.
 func count(raw []byte) (int, bool) {
 	n, ok := bodyedit.Int(raw)
-	return int(n), ok && n >= 0
+	if !ok || n < 0 {
+		return 0, false
+	}
+	return int(n), true
 }

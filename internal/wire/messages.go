@@ -4,30 +4,59 @@ import "github.com/tarik-kv/tarik/internal/bodyedit"
 
 // messagesEvent handles one event of an Anthropic /v1/messages stream.
 func (f *Filter) messagesEvent() {
+	var kind []byte
+	var index, delta, block bodyedit.Member
+	ordinary := true // no other members than those of a piece of a block
 	for m := range f.doc.Members() {
 		switch string(m.RawName) {
 		case "type":
-			switch string(m.Raw) {
-			case `"content_block_delta"`:
-				f.info.Content, f.info.Choices = true, 1
-			case `"message_stop"`:
-				f.info.Done = true
-			}
+			kind = m.Raw
+		case "index":
+			index = m
+		case "content_block":
+			block = m
 		case "message":
+			ordinary = false
 			f.message(m.Span, false)
 		case "delta":
+			delta = m
 			for d := range f.doc.MembersOf(m.Span) {
 				if string(d.RawName) == "stop_reason" {
 					f.stopReason(d.Raw)
 				}
 			}
 		case "usage":
+			ordinary = false
 			f.messagesUsage(m)
 		case "error":
+			ordinary = false
 			f.info.takeError(m.Raw)
 		default:
+			ordinary = false
 			f.topParams(m)
 		}
+	}
+	n, ok := bodyedit.Int(index.Raw)
+	ok = ok && 0 <= n && n < maxParts
+	switch string(kind) {
+	case `"content_block_start"`:
+		if ok {
+			f.blockStart(int(n), block.Span)
+		} else {
+			f.info.Reply.spoil()
+		}
+	case `"content_block_delta"`:
+		f.info.Content, f.info.Choices = true, 1
+		if ok {
+			f.blockDelta(int(n), delta.Span)
+		} else {
+			f.info.Reply.spoil()
+		}
+	case `"message_stop"`:
+		f.info.Done = true
+	}
+	if !ordinary {
+		f.last.text = bodyedit.Span{}
 	}
 }
 
@@ -38,8 +67,13 @@ func (f *Filter) message(at bodyedit.Span, whole bool) {
 		case "id":
 			f.info.takeID(m.Raw)
 		case "content":
-			if whole && len(m.Raw) > len("[]") {
+			switch {
+			case len(m.Raw) <= len("[]"):
+			case whole:
 				f.info.Content, f.info.Choices = true, 1
+				f.keepBlocks(m.Span)
+			default:
+				f.info.Reply.spoil() // blocks of a stream come later, one by one
 			}
 		case "stop_reason":
 			f.stopReason(m.Raw)

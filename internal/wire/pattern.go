@@ -20,26 +20,30 @@ type pattern struct {
 	head, middle, tail []byte
 	outTail            []byte // what the client gets for tail
 	hasIDs             bool
+	part               int // of the reply, where the text belongs
 
 	// Found by the parser in the current chunk, relative to its payload; empty if the chunk is not ordinary.
 	text, ids bodyedit.Span
+
+	said int // how many texts there are
+	into int // the part of the last one
 }
 
 // reset forgets what was found in the chunk before.
-func (p *pattern) reset() { p.text, p.ids = bodyedit.Span{}, bodyedit.Span{} }
+func (p *pattern) reset() { p.text, p.ids, p.said = bodyedit.Span{}, bodyedit.Span{}, 0 }
 
 // learn remembers data, whose edited form is out, if it is an ordinary chunk.
 func (f *Filter) learn(data, out []byte) {
 	p := &f.last
-	text, ids := p.text, p.ids
+	text, ids, said, into := p.text, p.ids, p.said, p.into
 	p.reset()
-	if text.Len() == 0 {
+	if text.Len() == 0 || said != 1 {
 		return
 	}
-	p.hasIDs = ids.Len() > 0
+	hasIDs := ids.Len() > 0
 	cut := text.End // where the unknown part ends and outTail begins
 	outIDs := 0
-	if p.hasIDs {
+	if hasIDs {
 		if ids.Start < text.End {
 			return
 		}
@@ -50,7 +54,7 @@ func (f *Filter) learn(data, out []byte) {
 		}
 	}
 	fixed := text.End
-	if p.hasIDs {
+	if hasIDs {
 		fixed = ids.Start
 	}
 	// Edits in front of the ids are rare; such a stream is parsed chunk by chunk.
@@ -61,7 +65,7 @@ func (f *Filter) learn(data, out []byte) {
 	p.middle = append(p.middle[:0], data[text.End:fixed]...)
 	p.tail = append(p.tail[:0], data[cut:]...)
 	p.outTail = append(p.outTail[:0], out[fixed+outIDs:]...)
-	p.known = true
+	p.hasIDs, p.part, p.known = hasIDs, into, true
 }
 
 // repeat handles an event whose payload, at offset at of raw, has the known pattern. It returns false if it
@@ -93,6 +97,7 @@ func (f *Filter) repeat(raw []byte, at int, data []byte) (Action, []byte, bool) 
 		f.info.TokenIDs = ids
 	}
 	f.info.Content = true
+	f.info.Reply.add(p.part, inside(data[len(p.head):end]))
 	hidden := p.hasIDs && !f.opt.KeepTokenIDs && string(hole) != "null"
 	if !hidden && len(p.tail) == len(p.outTail) {
 		return Pass, raw, true

@@ -9,11 +9,15 @@ import (
 // responsesEvent handles one event of a /v1/responses stream. Events about the whole response carry it as
 // response; engines before 0.33 end with response.completed even when the answer was cut by its limit.
 func (f *Filter) responsesEvent() {
+	var kind []byte
+	var response bodyedit.Span
 	for m := range f.doc.Members() {
 		switch string(m.RawName) {
 		case "type":
+			kind = m.Raw
 			f.responsesType(m.Raw)
 		case "response":
+			response = m.Span
 			f.response(m.Span, false)
 		case "error":
 			f.info.takeError(m.Raw)
@@ -21,14 +25,26 @@ func (f *Filter) responsesEvent() {
 			f.topParams(m)
 		}
 	}
+	if string(kind) == completed || string(kind) == incomplete {
+		for m := range f.doc.MembersOf(response) {
+			if string(m.RawName) == "output" {
+				f.keepItems(m.Span)
+			}
+		}
+	}
 }
+
+// The types of the events that have the whole response.
+const (
+	completed  = `"response.completed"`
+	incomplete = `"response.incomplete"`
+)
 
 func (f *Filter) responsesType(raw []byte) {
 	switch {
 	case bytes.HasSuffix(raw, []byte(`.delta"`)):
 		f.info.Content, f.info.Choices = true, 1
-	case bytes.Equal(raw, []byte(`"response.completed"`)),
-		bytes.Equal(raw, []byte(`"response.incomplete"`)),
+	case string(raw) == completed, string(raw) == incomplete,
 		bytes.Equal(raw, []byte(`"response.failed"`)):
 		f.info.Done, f.info.Finished = true, 1
 	case bytes.Equal(raw, []byte(`"error"`)):
@@ -62,6 +78,7 @@ func (f *Filter) response(at bodyedit.Span, whole bool) {
 		case "output":
 			if whole && len(m.Raw) > len("[]") {
 				f.info.Content, f.info.Choices = true, 1
+				f.keepItems(m.Span)
 			}
 		default:
 			if m.Is(paramsName) {

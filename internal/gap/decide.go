@@ -1,0 +1,73 @@
+package gap
+
+import "time"
+
+// Choice is what happens with a turn that has ended.
+type Choice string
+
+// The choices.
+const (
+	Now   Choice = "now"    // prepare P as soon as it has time
+	Later Choice = "later"  // keep D's blocks, and prepare P shortly before the next turn is likely
+	LetGo Choice = "let-go" // do not prepare P; D may free what it keeps
+)
+
+// Why it was chosen. The names are stable: receipts carry them.
+type Why string
+
+// Reasons of a choice.
+const (
+	Pays        Why = "pays"          // what it saves, times how likely, is more than what it costs
+	Unlikely    Why = "unlikely"      // the conversation will hardly go on
+	NotWorth    Why = "not-worth"     // P lacks too little, or is too busy
+	NotKept     Why = "not-kept"      // P would have evicted it by then
+	HeldTillDue Why = "held-till-due" // the same, and D has room to keep it meanwhile
+)
+
+// Situation is a turn that has ended.
+type Situation struct {
+	// Likely is the probability that another turn follows, 0 to 1.
+	Likely float64
+	// SavesMs is by how much a prepared P would shorten that turn's wait, in ms.
+	SavesMs float64
+	// CostsMs is how long P would be busy with it, in ms.
+	CostsMs float64
+	// Load is the share of P's time that turns take, 0 to 1: only then does a return cost anybody
+	// anything.
+	Load float64
+	// Survives is the probability that P still has it when the next turn comes.
+	Survives float64
+	// Handle: D keeps blocks for it, for Left more, and its pool is used to DecodeUsage, 0 to 1.
+	Handle      bool
+	Left        time.Duration
+	DecodeUsage float64
+	// Soonest is the time after which the next turn may come, 0 if nothing is known.
+	Soonest time.Duration
+}
+
+const (
+	// idleLoad is what a return costs at least, as a share of its time: an idle P is never quite idle.
+	// Kinds of traffic that hardly ever go on are left alone by it.
+	idleLoad = 0.05
+	// roomy is D's usage up to which blocks may be held for a while.
+	roomy = 0.5
+	// doubtful is the survival below which what P is given is hardly there when it is needed.
+	doubtful = 0.5
+)
+
+// Decide says what to do.
+func (s Situation) Decide() (Choice, Why) {
+	cost := max(s.Load, idleLoad) * s.CostsMs
+	value := s.Likely * s.SavesMs
+	switch {
+	case value*s.Survives > cost && s.Survives >= doubtful:
+		return Now, Pays
+	case value <= cost && s.Likely < 0.2:
+		return LetGo, Unlikely
+	case value <= cost:
+		return LetGo, NotWorth
+	case s.Handle && s.DecodeUsage < roomy && s.Soonest > 0 && s.Soonest < s.Left:
+		return Later, HeldTillDue
+	}
+	return LetGo, NotKept
+}
