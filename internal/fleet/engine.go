@@ -67,9 +67,11 @@ type Info struct {
 	Fingerprint string
 	Trust       Trust
 	TrustWhy    string // why it is distrusted
-	Retains     bool   // it has returned a handle: it keeps the KV of turns, asked for or not
-	NoRender    bool   // it has refused to render: no scale-out endpoints
-	Err         string // why it is not up
+	// NoPrefixCache: it says that it runs without a prefix cache, so nothing can be prepared there.
+	NoPrefixCache bool
+	Retains       bool   // it has returned a handle: it keeps the KV of turns, asked for or not
+	NoRender      bool   // it has refused to render: no scale-out endpoints
+	Err           string // why it is not up
 }
 
 // Engine is one vLLM server.
@@ -232,6 +234,7 @@ func (e *Engine) load(metrics []byte) {
 	size, _ := blockSize(metrics) // 0 if it does not say
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.info.NoPrefixCache = noPrefixCache.Match(metrics)
 	e.info.Usage, e.info.Waiting, e.info.Capacity = usage, waiting, int(blocks)*size
 }
 
@@ -240,6 +243,7 @@ func (e *Engine) load(metrics []byte) {
 var (
 	usageSample   = regexp.MustCompile(`(?m)^vllm:kv_cache_usage_perc(?:\{[^}]*\})? ([0-9.eE+-]+)`)
 	waitingSample = regexp.MustCompile(`(?m)^vllm:num_requests_waiting_by_reason\{[^}]*reason="capacity"[^}]*\} ([0-9.eE+-]+)`)
+	noPrefixCache = regexp.MustCompile(`(?m)^vllm:cache_config_info\{(?:.*,)?enable_prefix_caching="False"`)
 	blocksLabel   = regexp.MustCompile(`(?m)^vllm:cache_config_info\{(?:.*,)?num_gpu_blocks="(\d+)"`)
 )
 

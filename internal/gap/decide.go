@@ -9,6 +9,7 @@ type Choice string
 const (
 	Now   Choice = "now"    // prepare P as soon as it has time
 	Later Choice = "later"  // keep D's blocks, and prepare P shortly before the next turn is likely
+	Hold  Choice = "hold"   // keep D's blocks for the next turn itself
 	LetGo Choice = "let-go" // do not prepare P; D may free what it keeps
 )
 
@@ -22,6 +23,7 @@ const (
 	NotWorth    Why = "not-worth"     // P lacks too little, or is too busy
 	NotKept     Why = "not-kept"      // P would have evicted it by then
 	HeldTillDue Why = "held-till-due" // the same, and D has room to keep it meanwhile
+	HeldForTurn Why = "held-for-turn" // P does not even keep it for a moment, and D has room
 )
 
 // Situation is a turn that has ended.
@@ -37,6 +39,8 @@ type Situation struct {
 	Load float64
 	// Survives is the probability that P still has it when the next turn comes.
 	Survives float64
+	// SurvivesAMoment is the same for a next turn that comes at once.
+	SurvivesAMoment float64
 	// Handle: D keeps blocks for it, for Left more, and its pool is used to DecodeUsage, 0 to 1.
 	Handle      bool
 	Left        time.Duration
@@ -66,7 +70,10 @@ func (s Situation) Decide() (Choice, Why) {
 		return LetGo, Unlikely
 	case value <= cost:
 		return LetGo, NotWorth
-	case s.Handle && s.DecodeUsage < roomy && s.Soonest > 0 && s.Soonest < s.Left:
+	case !s.Handle || s.DecodeUsage >= roomy:
+	case s.SurvivesAMoment < doubtful:
+		return Hold, HeldForTurn
+	case s.Soonest > 0 && s.Soonest < s.Left:
 		return Later, HeldTillDue
 	}
 	return LetGo, NotKept

@@ -11,7 +11,7 @@ import (
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	// An agent's turn on a P with time: 500 ms are saved for 50.
-	usual := Situation{Likely: 0.9, SavesMs: 500, CostsMs: 50, Load: 0.3, Survives: 0.9, Handle: true, Left: time.Minute, Soonest: time.Second, DecodeUsage: 0.2}
+	usual := Situation{Likely: 0.9, SavesMs: 500, CostsMs: 50, Load: 0.3, Survives: 0.9, SurvivesAMoment: 0.9, Handle: true, Left: time.Minute, Soonest: time.Second, DecodeUsage: 0.2}
 	f := func(want string, change func(*Situation)) {
 		t.Helper()
 		s := usual
@@ -28,6 +28,10 @@ func TestDecide(t *testing.T) {
 	f("now: pays", func(s *Situation) { s.Load = 1 })
 	f("now: pays", func(s *Situation) { s.DecodeUsage = 1 }) // the sooner D has its blocks back the better
 	f("now: pays", func(s *Situation) { s.Likely, s.CostsMs = 0.1, 10 })
+
+	// A P that keeps nothing at all.
+	f("hold: held-for-turn", func(s *Situation) { s.Survives, s.SurvivesAMoment = 0.1, 0.2 })
+	f("let-go: not-kept", func(s *Situation) { s.Survives, s.SurvivesAMoment, s.Handle = 0.1, 0.2, false })
 
 	// Hardly anybody goes on from here, though P is idle.
 	f("let-go: unlikely", func(s *Situation) { s.Likely, s.SavesMs, s.CostsMs, s.Load = 0.02, 500, 500, 0 })

@@ -88,10 +88,19 @@ type EngineOptions struct {
 	// NoPrefixCaching, NoTokenDetails and NoScaleOut turn off what tarik needs or likes to have.
 	NoPrefixCaching, NoTokenDetails, NoScaleOut bool
 
+	// Net replaces the network, for tests in which time is not the machine's. nil: TCP.
+	Net Network
+
 	Faults     engine.Faults
 	WireFaults api.Faults
 	FaultHdr   bool // let single requests choose wire faults by a header
 	Log        *slog.Logger
+}
+
+// Network is where an engine listens and finds its peers.
+type Network interface {
+	Listen(addr string) (net.Listener, error)
+	Dial(ctx context.Context, addr string) (net.Conn, error)
 }
 
 // Engine is one running reference engine.
@@ -126,7 +135,11 @@ func StartEngine(w *Weights, o EngineOptions) (*Engine, error) {
 			return nil, fmt.Errorf("--kv-transfer-config: %w", err)
 		}
 	}
-	ln, err := net.Listen("tcp", o.Listen)
+	listen := func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) }
+	if o.Net != nil {
+		listen = o.Net.Listen
+	}
+	ln, err := listen(o.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
@@ -150,11 +163,15 @@ func StartEngine(w *Weights, o EngineOptions) (*Engine, error) {
 	if o.Log != nil {
 		logf = func(format string, args ...any) { o.Log.Info(fmt.Sprintf(format, args...)) }
 	}
-	core, err := engine.New(engine.Config{
+	c := engine.Config{
 		Version: version, ModelName: o.Name, KV: kv, BlockSize: o.BlockSize, Blocks: o.KVTokens/o.BlockSize + 1,
 		MaxModelLen: o.MaxLen, MaxBatchedTokens: o.Batch, PrefixCaching: !o.NoPrefixCaching, Faults: o.Faults, Logf: logf,
 		SideChannelHost: o.SideHost, SideChannelListen: net.JoinHostPort(host, fmt.Sprint(o.SidePort)),
-	}, w.Model, w.Tokenizer.EOS())
+	}
+	if o.Net != nil {
+		c.Dial, c.Listen = o.Net.Dial, o.Net.Listen
+	}
+	core, err := engine.New(c, w.Model, w.Tokenizer.EOS())
 	if err != nil {
 		return nil, errors.Join(err, ln.Close())
 	}

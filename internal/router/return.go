@@ -171,10 +171,13 @@ func (x *returner) after(b *back) {
 	soonest, _ := h.Gap(0.25)
 	s := gap.Situation{
 		Likely: h.Probability(b.turn.Number), SavesMs: saves, CostsMs: max(costs, 0), Load: busy,
-		Survives: x.survival.At(usual), Handle: handle, DecodeUsage: d.Usage, Soonest: soonest,
+		Survives: x.survival.At(usual), SurvivesAMoment: x.survival.At(0), Handle: handle, DecodeUsage: d.Usage, Soonest: soonest,
 	}
 	if handle {
 		s.Left = b.held.Until - now
+	}
+	if r.prefill.Info().NoPrefixCache {
+		s.Survives, s.SurvivesAMoment = 0, 0
 	}
 	choice, why := s.Decide()
 	j := gap.Job[conv.Key]{Key: b.turn.Key(), CostMs: costs, NotBefore: now, Until: now + returnWorth}
@@ -190,6 +193,10 @@ func (x *returner) after(b *back) {
 		choice, why = gap.LetGo, gap.Why(turn.ReplyUnknown)
 	case len(b.q.doc.Body())+x.bytes > returnBytes:
 		choice, why = gap.LetGo, gap.Why(turn.NoRoom)
+	}
+	if choice == gap.Hold {
+		x.finish(b, turn.Returned{State: turn.ReturnSkipped, Why: turn.Reason(why)})
+		return
 	}
 	if choice == gap.LetGo {
 		x.finish(b, turn.Returned{State: turn.ReturnSkipped, Why: turn.Reason(why)})
