@@ -260,7 +260,7 @@ func (c *curve) fit(strict bool) {
 		target := level * c.prior[i]
 		// A coefficient of a guess may also be off by what explains a tenth of all that was seen.
 		sd2 := square(target)
-		if !c.shaped {
+		if !c.shaped && m[k] > 0 { // a transfer says nothing about context
 			sd2 = max(sd2, square(0.1)*total/m[k])
 		}
 		w := pull / sd2

@@ -6,7 +6,8 @@ router that run already (--help).
 Checks, each of which makes the exit status 1:
   - every reply equals, token for token, what P answers to the same request with a salt of its own and no
     kv_transfer_params, up to the first near tie (two tokens whose log-probabilities differ by less than --tie);
-  - tokens went from D to P, by P's own counters, and the receipts add up to what P counted;
+    responses and messages report no token ids: there the texts are compared;
+  - tokens went from D to P, by P's own counters, and the receipts, of turns and of returns, add up to what P counted;
   - no transfer failed, no block was read after it had expired;
   - once D's TTL is over, neither engine holds a block.
 """
@@ -52,7 +53,7 @@ def parts(raw, streamed):
 
 
 def read(raw, streamed):
-    """Prompt ids, reply ids, text and finish reason of a reply of either route."""
+    """Prompt ids, reply ids, text and finish reason of a reply of chat or completions."""
     answer = {"prompt": [], "ids": [], "text": "", "finish": None}
     for part in parts(raw, streamed):
         if part.get("error"):
@@ -67,6 +68,29 @@ def read(raw, streamed):
     if not answer["prompt"]:
         raise RuntimeError("no prompt_token_ids in the reply, though return_token_ids was asked for")
     return answer
+
+
+def text_of(raw, streamed):
+    """Text of a reply of responses or messages."""
+    if not streamed:
+        reply = json.loads(raw)
+        blocks = reply.get("content") or [c for item in reply.get("output", []) for c in item.get("content") or []]
+        return "".join(b.get("text") or "" for b in blocks)
+    text, ended = "", False
+    for line in raw.decode().splitlines():
+        if not line.startswith("data: {"):
+            continue
+        event = json.loads(line[len("data: "):])
+        if event["type"] in ("error", "response.failed"):
+            raise RuntimeError(f"error in the reply: {event}")
+        if event["type"] == "response.output_text.delta":
+            text += event["delta"]
+        elif event["type"] == "content_block_delta":
+            text += event["delta"].get("text") or ""
+        ended = ended or event["type"] in ("message_stop", "response.completed", "response.incomplete")
+    if not ended:
+        raise RuntimeError(f"the stream has no end: …{raw[-200:]!r}")
+    return text
 
 
 def alternatives(reply):
@@ -131,17 +155,27 @@ def conversation(model, route, streamed, seed, tokens):
 
     def body(replies):
         # min_tokens: replies long enough for P to find them worth a transfer.
-        b = {"model": model, "max_tokens": tokens, "min_tokens": tokens, "temperature": 0, "return_token_ids": True}
+        b = {"model": model, "temperature": 0}
         if streamed:
-            b |= {"stream": True, "stream_options": {"include_usage": True}}
+            b["stream"] = True
+        if route in IDS:
+            b |= {"max_tokens": tokens, "min_tokens": tokens, "return_token_ids": True}
+            if streamed:
+                b["stream_options"] = {"include_usage": True}
         if route == "/v1/completions":
             b["prompt"] = texts[0] + "".join(f"{reply}\n{text}" for reply, text in zip(replies, texts[1:]))
             return b
-        b["messages"] = [{"role": "user", "content": texts[0]}]
+        said = [{"role": "user", "content": texts[0]}]
         for reply, text in zip(replies, texts[1:]):
-            b["messages"] += [{"role": "assistant", "content": reply}, {"role": "user", "content": text}]
+            said += [{"role": "assistant", "content": reply}, {"role": "user", "content": text}]
+        b["input" if route == "/v1/responses" else "messages"] = said
+        b["max_output_tokens" if route == "/v1/responses" else "max_tokens"] = tokens
         return b
     return body
+
+
+# The routes that report token ids.
+IDS = ("/v1/chat/completions", "/v1/completions")
 
 
 def without_reuse(body, route):
@@ -162,9 +196,10 @@ class Checks:
 
 
 def receipt(admin, turn):
-    for _ in range(50):
+    """The receipt of a turn whose return has ended: an agent's tools take longer than that."""
+    for _ in range(200):
         found = json.loads(get(f"{admin}/turns?turn={turn}"))
-        if found:
+        if found and (found[0].get("return") or {}).get("state") != "pending":
             return found[0]
         time.sleep(0.1)
     raise RuntimeError(f"no receipt of turn {turn}")
@@ -172,18 +207,20 @@ def receipt(admin, turn):
 
 def play(args, model, route, streamed, seed):
     """One conversation through the router. Returns its turns: request, answer, receipt."""
-    print(f"\n{route}{', streamed' if streamed else ''}\n  turn  prompt  reply  P local  pulled  computed  D cached  TTFT ms  arm")
+    print(f"\n{route}{', streamed' if streamed else ''}\n  turn  prompt  reply  P local  pulled  computed  D cached  TTFT ms  arm                     return: state  tokens  pulled  computed  ms")
     body, replies, turns = conversation(model, route, streamed, seed, args.tokens), [], []
     for i in range(TURNS):
         request = body(replies)
         raw, headers = post(args.router + route, request)
-        answer = read(raw, streamed)
+        answer = read(raw, streamed) if route in IDS else {"text": text_of(raw, streamed)}
         if b"kv_transfer_params" in raw:
             raise RuntimeError("the client got kv_transfer_params")
         r = receipt(args.admin, headers["X-Tarik-Turn"])
-        number = lambda name: "-" if r.get(name) is None else round(r[name], 1)
-        print(f"  {i:4}  {len(answer['prompt']):6}  {len(answer['ids']):5}  {number('p_local_tokens'):>7}  {number('p_pulled_tokens'):>6}  "
-              f"{number('p_computed_tokens'):>8}  {number('d_cached_tokens'):>8}  {number('ttft_ms'):>7}  {r['arm']}, {r['why']}", flush=True)
+        number = lambda name, of=r: "-" if of.get(name) is None else round(of[name], 1)
+        back = r.get("return") or {}
+        print(f"  {i:4}  {r['prompt_tokens']:6}  {r['output_tokens']:5}  {number('p_local_tokens'):>7}  {number('p_pulled_tokens'):>6}  "
+              f"{number('p_computed_tokens'):>8}  {number('d_cached_tokens'):>8}  {number('ttft_ms'):>7}  {r['arm'] + ', ' + r['why']:22}  "
+              f"{back.get('state', '-'):>13}  {number('tokens', back):>6}  {number('pulled_tokens', back):>6}  {number('computed_tokens', back):>8}  {number('ms', back)} {back.get('why', '')}", flush=True)
         replies.append(answer["text"])
         turns.append({"name": f"{route}{' streamed' if streamed else ''}, turn {i}", "route": route, "request": request, "answer": answer, "receipt": r})
     return turns
@@ -192,6 +229,19 @@ def play(args, model, route, streamed, seed):
 def compare(args, turns, checks):
     """Every turn against P alone."""
     ties = 0
+    texts = [t for t in turns if t["route"] not in IDS]
+    turns = [t for t in turns if t["route"] in IDS]
+    equal = 0
+    for turn in texts:
+        body = {k: v for k, v in turn["request"].items() if k != "stream"} | {"cache_salt": uuid.uuid4().hex}
+        raw, _ = post(args.prefill + turn["route"], body)
+        want, got = text_of(raw, False), turn["answer"]["text"]
+        equal += want == got
+        if want != got:
+            same = next((i for i, (a, b) in enumerate(zip(want, got)) if a != b), min(len(want), len(got)))
+            print(f"        {turn['name']}: text equal up to {same} of {len(want)} characters")
+    if texts:
+        checks.check(2 * equal >= len(texts), f"{equal} of {len(texts)} texts of responses and messages are equal, at least half must be")
     for turn in turns:
         raw, _ = post(args.prefill + turn["route"], without_reuse(turn["request"], turn["route"]))
         want = read(raw, False)
@@ -232,6 +282,7 @@ def main():
     parser.add_argument("--prefill", default="http://127.0.0.1:8100", help="P itself, for comparison and metrics")
     parser.add_argument("--decode", default="http://127.0.0.1:8200", help="D itself, for metrics")
     parser.add_argument("--tokens", type=int, default=80, help="reply length")
+    parser.add_argument("--routes", default="/v1/chat/completions,/v1/completions,/v1/responses,/v1/messages", help="endpoints to play, each streamed and not")
     parser.add_argument("--tie", type=float, default=0.15, help="nat between two tokens that count as equally likely")
     parser.add_argument("--ttl", type=float, default=120, help="D's decoder_kv_blocks_ttl in seconds; 0: do not wait for its end")
     args = parser.parse_args()
@@ -243,17 +294,21 @@ def main():
     before = snapshot()
 
     turns = []
-    for seed, (route, streamed) in enumerate([("/v1/chat/completions", False), ("/v1/chat/completions", True),
-                                              ("/v1/completions", False), ("/v1/completions", True)]):
+    routes = [(route, streamed) for route in args.routes.split(",") for streamed in (False, True)]
+    for seed, (route, streamed) in enumerate(routes):
         turns += play(args, model, route, streamed, f"{time.time_ns()} {seed}")
     ended = time.monotonic()
     delta = report(before, snapshot())
 
     print()
     by = lambda e, source: delta[e].get("prompt_tokens_by_source_total:" + source, 0)
+    backs = [t["receipt"]["return"] for t in turns if (t["receipt"].get("return") or {}).get("state") == "done"]
     said = sum((t["receipt"]["p_local_tokens"] or 0) + (t["receipt"]["p_pulled_tokens"] or 0) for t in turns)
+    said += sum(b["tokens"] - b["computed_tokens"] for b in backs)
+    pulled = sum(t["receipt"]["p_pulled_tokens"] or 0 for t in turns) + sum(b["pulled_tokens"] for b in backs)
     counted = by("P", "local_cache_hit") + by("P", "external_kv_transfer")
     checks.check(by("P", "external_kv_transfer") > 0 and delta["P"].get("nixl_bytes_transferred_count", 0) > 0, "P pulled tokens from D")
+    checks.check(pulled == by("P", "external_kv_transfer"), f"receipts say that P pulled {pulled} tokens, P counted {by('P', 'external_kv_transfer'):.0f}")
     checks.check(said == counted, f"receipts say that P reused {said} tokens, P counted {counted:.0f}")
     for e in ("P", "D"):
         for key, what in (("nixl_num_failed_transfers_total", "transfers failed"), ("nixl_num_notifications_after_expiry_total", "blocks read after they had expired")):

@@ -67,7 +67,7 @@ wait_for "http://127.0.0.1:$p_port/health" "${START_LIMIT:-600}" kill -0 -- "-${
 wait_for "http://127.0.0.1:$d_port/health" "${START_LIMIT:-600}" kill -0 -- "-${groups[1]}"
 
 bin/tarik serve --prefill "http://127.0.0.1:$p_port" --decode "http://127.0.0.1:$d_port" \
-  --listen "$listen" --admin "$admin" --handle-ttl "${ttl}s" --receipts "$logs/receipts.jsonl" >"$logs/tarik.log" 2>&1 &
+  --listen "$listen" --admin "$admin" --handle-ttl "${ttl}s" --append="${APPEND:-false}" --return="${RETURN:-true}" --receipts "$logs/receipts.jsonl" >"$logs/tarik.log" 2>&1 &
 router=$!
 wait_for "http://$listen/v1/models" 60 kill -0 "$router"
 
