@@ -74,6 +74,7 @@ func Up(ctx context.Context, w *Weights, o StackOptions) (s *Stack, err error) {
 		return s, err
 	}
 	cfg := o.Router
+	cfg.Threshold = pullThreshold
 	cfg.Prefill, cfg.Decode, cfg.Reuse, cfg.Log = s.P.URL(), s.D.URL(), o.Return, o.Log
 	if s.Router, err = router.New(cfg); err != nil {
 		return s, err
