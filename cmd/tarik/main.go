@@ -40,7 +40,8 @@ Try it on this machine, with nothing but this program:   tarik up --demo`,
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetArgs(args)
-	root.AddCommand(upCommand(), serveCommand(), engineCommand(), analyzeCommand())
+	root.AddCommand(upCommand(), serveCommand(), engineCommand(), analyzeCommand(), benchCommand(), doctorCommand())
+	root.AddCommand(simCommand())
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &usageError{fmt.Errorf("%w\nSee '%s --help'", err, c.CommandPath())}
 	})

@@ -252,11 +252,8 @@ func (t *run) startReturn() {
 		turn: t.stored, id: t.id, q: t.q, said: t.said, calls: t.calls, held: t.heldNow, prompt: t.stored.Ready,
 		overtaken: make(chan struct{}), over: make(chan struct{}),
 	}
-	if t.q.endpoint == kvp.Completions && bodyedit.KindOf(t.q.prompt) == bodyedit.Array {
-		b.said = nil
-		if b.held != nil {
-			b.ids = b.held.Seq
-		}
+	if t.q.byIDs() && len(t.replyIDs) > 0 {
+		b.ids = append(parseIDs(t.q.prompt), t.replyIDs...)
 	}
 	if !t.kept.Complete && len(t.calls) > 0 {
 		b.said = nil // a tool call that broke off is nobody's

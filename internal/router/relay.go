@@ -95,6 +95,7 @@ func (t *run) decode(ctx context.Context, a turn.Decode) {
 	}
 	// The ids tell what D holds afterwards. There is no use in them without a handle.
 	wantIDs := dialects[q.endpoint].ids && r.cfg.Reuse && a.Params != nil && r.decode.Info().Can.HandleInReply(q.endpoint, q.streaming)
+	wantIDs = wantIDs || r.cfg.Reuse && r.cfg.Return && q.byIDs() // they are the next prompt's beginning
 	c := call{
 		engine: r.decode, path: q.endpoint.Path(), header: forEngine(q.header), id: t.id,
 		body: editPayload{q.decodeBody(a.Params, a.IDs, wantIDs, a.Brief)},

@@ -180,3 +180,8 @@ func severalPrompts(prompt []byte) bool {
 	}
 	return false
 }
+
+// byIDs reports whether the prompt is token ids.
+func (q *request) byIDs() bool {
+	return q.endpoint == kvp.Completions && bodyedit.KindOf(q.prompt) == bodyedit.Array
+}

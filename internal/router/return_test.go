@@ -192,3 +192,24 @@ func TestOneShot(t *testing.T) {
 	}
 	pr.settle(t, 0)
 }
+
+// TestReturnOfIDs: a prompt of token ids goes on with the ids of the reply, handle or not.
+func TestReturnOfIDs(t *testing.T) {
+	t.Parallel()
+	for _, as := range []string{"vllm-0.33", "vllm-0.25"} {
+		t.Run(as, func(t *testing.T) {
+			t.Parallel()
+			pr := returning(t, func(p, d *local.EngineOptions, _ *router.Config) { p.As, d.As = as, as })
+			ids := make([]int, 300)
+			for i := range ids {
+				ids[i] = 300 + i%50
+			}
+			b := map[string]any{"model": "tiny", "prompt": ids, "stream": true, "temperature": 0, "max_tokens": 60, "min_tokens": 60}
+			first := pr.rig.receipt(t, pr.rig.post(t, textPath, jsonOf(b)))
+			ret := pr.returned(t, first.Turn)
+			if ret.State != "done" || ret.Tokens != 360 || (ret.Pulled > 0) != (as == "vllm-0.33") {
+				t.Errorf("return %+v after %d tokens", ret, first.OutputTokens)
+			}
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"time"
 
@@ -65,6 +66,7 @@ type run struct {
 	kept       *turn.Keep    // what is known at the end, nil if nothing can follow
 	stored     conv.Turn     // the turn as it was stored
 	heldNow    *kvp.Held     // with it
+	replyIDs   []int32       // of a prompt that is token ids
 	said       []byte        // what stands for the reply in the next prompt, nil if unknown
 	calls      []string      // ids of the tool calls in it
 }
@@ -445,6 +447,10 @@ const blindWithin = 20 * time.Second
 // note keeps what the assistant said, while it is there: the next prompt will say it again.
 func (t *run) note() {
 	if t.reply == nil || t.said != nil || !t.r.cfg.Return || !t.r.cfg.Reuse {
+		return
+	}
+	if t.q.byIDs() {
+		t.replyIDs = slices.Clone(t.reply.info.TokenIDs)
 		return
 	}
 	said := &t.reply.info.Reply
