@@ -69,7 +69,7 @@ output failed; 2 wrong usage.`,
 			if err != nil {
 				return err
 			}
-			debug.SetGCPercent(400) // many small short-lived things, little that stays
+			debug.SetGCPercent(1000) // many small short-lived things, little that stays
 			return f.run(c.Context(), o, report, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}

@@ -270,7 +270,7 @@ func TestRegret(t *testing.T) {
 	t.Parallel()
 	for _, seeded := range []bool{true, false} {
 		sum, worst := 0.0, 0.0
-		const worlds = 20
+		const worlds = 12
 		for seed := range uint64(worlds) {
 			lost := regret(seed, 10_000, seeded)
 			sum += lost

@@ -293,7 +293,8 @@ func (t *run) ended(in *wire.Info) turn.DecodeDone {
 	if in.HasUsage {
 		rc.PromptTokens, rc.OutputTokens = in.Usage.PromptTokens, in.Usage.CompletionTokens
 		if in.Usage.HasCachedTokens {
-			rc.DCachedTokens = &in.Usage.CachedTokens
+			cached := in.Usage.CachedTokens // in is used again by other streams
+			rc.DCachedTokens = &cached
 		}
 	}
 	done := turn.DecodeDone{Clean: in.Done && !in.Failed(), Prompt: in.PromptIDs, Output: in.TokenIDs}

@@ -186,7 +186,6 @@ func converse(t *testing.T, url string, receipts *telemetry.Receipts, skip int) 
 		}
 		out.ttft = append(out.ttft, *rc.TTFTMs)
 		out.arms[rc.Arm]++
-		if os.Getenv("DBG") != "" { d := -1; if rc.DCachedTokens != nil { d = *rc.DCachedTokens }; l := -1; if rc.PLocalTokens != nil { l = *rc.PLocalTokens + *rc.PPulledTokens }; t.Log(rc.TurnNumber, rc.Arm, rc.Why, rc.PromptTokens, "d", d, "p", l, "held", rc.HeldTokens) }
 		if rc.TurnNumber > 1 {
 			switch {
 			case rc.Arm == "append" && rc.DCachedTokens != nil:

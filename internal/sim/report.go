@@ -99,8 +99,26 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.Plan != nil {
 		return r.Plan.writeText(w)
 	}
-	t := table{{""}, {"engines"}, {"requests"}, {"TTFT ms, p50"}, {"  p90"}, {"  p99"}, {"ITL ms, p50"}, {"  p99"}, {"  max"}, {"hit rate"}, {"  of at most"},
-		{"within SLO"}, {"requests/s within SLO"}, {"P busy"}, {"D busy"}, {"streams at D"}, {"pinned at D, mean"}, {"  GB"}}
+	t := table{
+		{""},
+		{"engines"},
+		{"requests"},
+		{"TTFT ms, p50"},
+		{"  p90"},
+		{"  p99"},
+		{"ITL ms, p50"},
+		{"  p99"},
+		{"  max"},
+		{"hit rate"},
+		{"  of at most"},
+		{"within SLO"},
+		{"requests/s within SLO"},
+		{"P busy"},
+		{"D busy"},
+		{"streams at D"},
+		{"pinned at D, mean"},
+		{"  GB"},
+	}
 	for _, x := range r.Results {
 		engines := fmt.Sprintf("%dP %dD", x.Prefills, x.Decodes)
 		pBusy := percent(x.PBusy)

@@ -33,7 +33,6 @@ type conversation struct {
 	keeps      bool // D's blocks are pinned, whether or not anybody can use them
 	heldGen    uint32
 	heldTokens int32
-	heldCommon bool // all of it is what the next prompt begins with, as far as is known; else the prompt alone
 	heldUntil  time.Duration
 	appended   bool // by an append
 

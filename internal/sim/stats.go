@@ -243,9 +243,18 @@ func (s *stats) merge(o *stats) {
 		*n[0] += *n[1]
 	}
 	for _, n := range [][2]*int64{
-		{&s.prompt, &o.prompt}, {&s.followPrompt, &o.followPrompt}, {&s.local, &o.local}, {&s.pulled, &o.pulled}, {&s.computed, &o.computed},
-		{&s.followReused, &o.followReused}, {&s.appended, &o.appended}, {&s.onD, &o.onD}, {&s.output, &o.output},
-		{&s.returnPulled, &o.returnPulled}, {&s.returnComputed, &o.returnComputed}, {&s.shareable, &o.shareable},
+		{&s.prompt, &o.prompt},
+		{&s.followPrompt, &o.followPrompt},
+		{&s.local, &o.local},
+		{&s.pulled, &o.pulled},
+		{&s.computed, &o.computed},
+		{&s.followReused, &o.followReused},
+		{&s.appended, &o.appended},
+		{&s.onD, &o.onD},
+		{&s.output, &o.output},
+		{&s.returnPulled, &o.returnPulled},
+		{&s.returnComputed, &o.returnComputed},
+		{&s.shareable, &o.shareable},
 	} {
 		*n[0] += *n[1]
 	}

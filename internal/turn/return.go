@@ -213,9 +213,11 @@ func (m *Return) begin(byMessages bool) []Action {
 		// Nothing can be proved of it, so D may have it back.
 		return append([]Action{Free{Handle: h}}, m.warm(byMessages, nil)...)
 	}
-	params := h.Release().Raw()
+	var params []byte
 	k, had := m.start.Held.Common(m.ids), m.had()
-	if cut, err := m.cut(k); err == nil {
+	if cut, err := m.cut(k); err != nil {
+		params = h.Release().Raw()
+	} else {
 		params, m.reads = cut.Raw(), true
 		if k-had >= max(m.start.Threshold, 1) {
 			m.out.Pulled = k - had
