@@ -12,18 +12,7 @@ import (
 	"github.com/tarik-kv/tarik/internal/turn"
 )
 
-// An append puts a turn's new tokens on D, whose other streams wait meanwhile. And D computes the whole
-// prompt if it no longer has what came before, which no engine refuses to do: so D is asked only shortly
-// after it served the conversation, while it has room.
 const (
-	appendTokens = 2048
-	appendAge    = 60 * time.Second
-	appendUsage  = 0.6 // of D's pool
-	appendsAtD   = 1
-	// appendPremium is what an append must save, in ms.
-	appendPremium = 20
-	// appendStall is how long one other stream may wait for its next token, in ms.
-	appendStall = 120
 	// appendTTL is for how long what D keeps of an append may be used. D holds it for its
 	// kv_lease_duration, 30 s unless set, and nothing tells P when that is over.
 	appendTTL = 15 * time.Second
@@ -38,7 +27,7 @@ func (t *run) choose(s *turn.Start) {
 	p, d := r.prefill.Info(), r.decode.Info()
 	in := price.Situation{
 		Prompt: t.estimate(), PHas: prev.Ready, DHas: blocks(prev.Prompt+prev.Reply-1, d.BlockSize),
-		Streams: int(r.streams.Load()), Threshold: r.cfg.Threshold, AppendLimit: appendTokens, StallLimit: appendStall, StallWeight: 1, AppendPremium: r.cfg.appendPremium,
+		Streams: int(r.streams.Load()), Threshold: r.cfg.Threshold, AppendLimit: price.AppendTokens, StallLimit: price.AppendStall, StallWeight: price.StallWeight, AppendPremium: r.cfg.appendPremium,
 	}
 	_, in.QueueMs, _ = r.returns.atP.now(r.now())
 	if s.Held != nil && s.NoHandles == "" && s.NoRender == "" {
@@ -83,10 +72,10 @@ func (t *run) choose(s *turn.Start) {
 // mayAppend reports whether D surely still has the conversation and is not serving too many appends. If
 // so, one more is counted.
 func (r *Router) mayAppend(ended time.Duration, usage float64) bool {
-	if ended == 0 || r.now()-ended > appendAge || usage > appendUsage || r.now() < time.Duration(r.noAppend.Load()) {
+	if ended == 0 || r.now()-ended > price.AppendAge || usage > price.AppendUsage || r.now() < time.Duration(r.noAppend.Load()) {
 		return false
 	}
-	if r.appending.Add(1) > appendsAtD {
+	if r.appending.Add(1) > price.AppendsAtOnce {
 		r.appending.Add(-1)
 		return false
 	}

@@ -23,20 +23,10 @@ import (
 // decides whether and when, turn.Return how; this file carries that out.
 
 const (
-	returnsAtOnce  = 2
-	returnsWaiting = 256
-	returnShare    = 0.25 // of P's time while turns are there
 	// returnBytes bounds the requests that are kept for returns that wait.
 	returnBytes = 256 << 20
 	// returnReply is the longest reply that is kept for a return, in bytes.
 	returnReply = 2 << 20
-	// returnWorth is how long a return may wait for P. A conversation that pauses longer has hardly
-	// anything to gain from the minute before.
-	returnWorth = time.Minute
-	// usualGap is the gap between turns while nothing is known, in which P's cache has to keep what it gets.
-	usualGap = 30 * time.Second
-	// holdAhead is how much earlier than the next turn is likely a return that was put off starts.
-	holdAhead = 100 * time.Millisecond
 	// maxHabits bounds how many kinds of traffic are told apart.
 	maxHabits = 4096
 )
@@ -85,7 +75,7 @@ type back struct {
 func newReturner(r *Router) *returner {
 	return &returner{
 		r: r, wake: make(chan struct{}, 1), jobs: map[conv.Key]*back{}, habits: map[habitKey]*gap.Habit{}, tails: map[string]int{},
-		queue: gap.Queue[conv.Key]{Running: returnsAtOnce, Waiting: returnsWaiting, Share: returnShare},
+		queue: gap.NewQueue[conv.Key](),
 	}
 }
 
@@ -147,62 +137,37 @@ func (x *returner) found(prev conv.Turn, cached int) {
 func (x *returner) after(b *back) {
 	r := x.r
 	now := r.now()
-	total, ready := b.turn.Prompt+b.turn.Reply, b.turn.Ready
-	lack := max(total-ready, 0)
-	handle := b.held != nil
-	m := r.models()
-	saves := m.Recompute(lack+nextTokens, ready).Ms - m.Recompute(nextTokens, total).Ms
-	costs := m.Recompute(lack, ready).Ms
-	if handle {
-		// Without a return P is called as well, to let D free its blocks.
-		costs = min(costs, m.Pull(lack).Ms+m.Recompute(1, total).Ms) - m.Recompute(1, 0).Ms
-	}
 	_, _, busy := x.atP.now(now)
-	d := r.decode.Info()
+	ended := gap.Ended{
+		Number: b.turn.Number, Prompt: b.turn.Prompt, Reply: b.turn.Reply, Ready: b.turn.Ready, Handle: b.held != nil,
+		Load: busy, DecodeUsage: r.decode.Info().Usage, NoPrefixCache: r.prefill.Info().NoPrefixCache,
+	}
+	if b.held != nil {
+		ended.Until = b.held.Until
+	}
+	prices := r.models()
 
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	h := x.habit(b.q)
 	h.Ended(b.turn.Number)
-	usual, known := h.Gap(0.5)
-	if !known {
-		usual = usualGap
-	}
-	soonest, _ := h.Gap(0.25)
-	s := gap.Situation{
-		Likely: h.Probability(b.turn.Number), SavesMs: saves, CostsMs: max(costs, 0), Load: busy,
-		Survives: x.survival.At(usual), SurvivesAMoment: x.survival.At(0), Handle: handle, DecodeUsage: d.Usage, Soonest: soonest,
-	}
-	if handle {
-		s.Left = b.held.Until - now
-	}
-	if r.prefill.Info().NoPrefixCache {
-		s.Survives, s.SurvivesAMoment = 0, 0
-	}
-	choice, why := s.Decide()
-	j := gap.Job[conv.Key]{Key: b.turn.Key(), CostMs: costs, NotBefore: now, Until: now + returnWorth}
-	if choice == gap.Later {
-		j.NotBefore = now + max(0, soonest-holdAhead-time.Duration(costs*float64(time.Millisecond)))
-		j.Until = j.NotBefore + returnWorth
-	}
-	if handle {
-		j.Until = min(j.Until, b.held.Until)
-	}
+	plan := gap.After(&prices, h, &x.survival, now, ended)
 	switch {
 	case b.said == nil && b.ids == nil:
-		choice, why = gap.LetGo, gap.Why(turn.ReplyUnknown)
+		plan.Choice, plan.Why = gap.LetGo, gap.Why(turn.ReplyUnknown)
 	case len(b.q.doc.Body())+x.bytes > returnBytes:
-		choice, why = gap.LetGo, gap.Why(turn.NoRoom)
+		plan.Choice, plan.Why = gap.LetGo, gap.Why(turn.NoRoom)
 	}
-	if choice == gap.Hold {
-		x.finish(b, turn.Returned{State: turn.ReturnSkipped, Why: turn.Reason(why)})
+	switch plan.Choice {
+	case gap.Hold:
+		x.finish(b, turn.Returned{State: turn.ReturnSkipped, Why: turn.Reason(plan.Why)})
 		return
-	}
-	if choice == gap.LetGo {
-		x.finish(b, turn.Returned{State: turn.ReturnSkipped, Why: turn.Reason(why)})
+	case gap.LetGo:
+		x.finish(b, turn.Returned{State: turn.ReturnSkipped, Why: turn.Reason(plan.Why)})
 		x.letGo(b)
 		return
 	}
+	j := gap.Job[conv.Key]{Key: b.turn.Key(), CostMs: plan.CostMs, NotBefore: plan.NotBefore, Until: plan.Until}
 	if old := x.jobs[j.Key]; old != nil {
 		// The same turn once more, another reply. What was kept of the first one is gone from the store.
 		if _, waiting := x.queue.Remove(j.Key); waiting {
@@ -218,9 +183,6 @@ func (x *returner) after(b *back) {
 	}
 	x.wakeUp()
 }
-
-// nextTokens is what the next prompt is taken to add, when it comes to what a prepared P would save.
-const nextTokens = 128
 
 // letGo has D free what it keeps for b, unless the next turn has taken it.
 func (x *returner) letGo(b *back) {

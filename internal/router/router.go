@@ -65,7 +65,7 @@ type Config struct {
 	Log       *slog.Logger
 
 	probePatience time.Duration // probePatience, less in tests
-	appendPremium float64       // appendPremium, less in tests
+	appendPremium float64       // price.AppendPremium, less in tests
 }
 
 // DefaultConfig lacks only the engines, the receipts and the log.
@@ -73,7 +73,7 @@ func DefaultConfig() Config {
 	return Config{
 		Reuse: true, Return: true, Append: true, HandleTTL: 480 * time.Second, Threshold: 64, MaxBody: 64 << 20, MaxReply: 256 << 20,
 		HealthInterval: 2 * time.Second, Store: conv.DefaultLimits, ItemBytes: conv.DefaultItemBytes,
-		appendPremium: appendPremium,
+		appendPremium: price.AppendPremium,
 	}
 }
 

@@ -36,9 +36,6 @@ func mustHandle() kvp.Handle {
 // The router's own settings.
 const (
 	handleMargin   = 30 * time.Second
-	appendPremium  = 20 // ms
-	appendAge      = 60 * time.Second
-	appendUsage    = 0.6
 	appendTTL      = 15 * time.Second
 	routerPatience = 2 * time.Second
 )
@@ -116,7 +113,7 @@ func (s *run) choose(t int32, st *turn.Start) {
 	p.load.pass(s.now)
 	in := price.Situation{
 		Prompt: int(x.prompt), PHas: int(c.ready), QueueMs: p.load.dueMs / 2, Threshold: s.o.Threshold, Streams: len(d.streams),
-		AppendLimit: s.o.AppendLimit, StallLimit: toMs(s.o.StallLimit), StallWeight: s.o.StallWeight, AppendPremium: appendPremium,
+		AppendLimit: s.o.AppendLimit, StallLimit: toMs(s.o.StallLimit), StallWeight: s.o.StallWeight, AppendPremium: price.AppendPremium,
 	}
 	if c.entries[atP].engine != x.p {
 		in.PHas = 0
@@ -134,7 +131,7 @@ func (s *run) choose(t int32, st *turn.Start) {
 	}
 	in.PHas = p.floor(in.PHas)
 	usage := float64(d.used-d.idle) / float64(d.capacity)
-	in.CanAppend = s.o.Policy == Append && s.now-c.ended <= appendAge && usage <= appendUsage && d.appends == 0
+	in.CanAppend = s.o.Policy == Append && s.now-c.ended <= price.AppendAge && usage <= price.AppendUsage && d.appends == 0
 	dec := s.prices.Decide(in)
 	if x.awaits {
 		st.Await = max(time.Millisecond, ms(s.prices.Recompute(int(max(x.prompt-c.ready, 1)), int(c.ready)).Ms))

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/tarik-kv/tarik/internal/price"
 )
 
 // Policy is what is done about earlier turns.
@@ -96,7 +98,7 @@ func DefaultOptions() Options {
 	w := DefaultSynthetic()
 	o := Options{
 		Policy: Return, Prefills: 1, Decodes: 1, BlockSize: 16, BatchTokens: 8192, Streams: 256, TTL: 480 * time.Second, Threshold: 64,
-		StallWeight: 1, AppendLimit: 2048, StallLimit: 120 * time.Millisecond, SLO: SLO{TTFT: 2 * time.Second, ITL: 50 * time.Millisecond, Share: 0.95},
+		StallWeight: price.StallWeight, AppendLimit: price.AppendTokens, StallLimit: price.AppendStall * time.Millisecond, SLO: SLO{TTFT: 2 * time.Second, ITL: 50 * time.Millisecond, Share: 0.95},
 		Link: Links["nvlink"], Synthetic: &w, Speed: 1, Seed: 1,
 	}
 	o.Use(m, g, 1, LayoutPerLayer)

@@ -1,21 +1,8 @@
 package sim
 
 import (
-	"time"
-
 	"github.com/tarik-kv/tarik/internal/gap"
 	"github.com/tarik-kv/tarik/internal/turn"
-)
-
-// The router's own settings for returns.
-const (
-	returnsAtOnce  = 2
-	returnsWaiting = 256
-	returnShare    = 0.25
-	returnWorth    = time.Minute
-	usualGap       = 30 * time.Second
-	holdAhead      = 100 * time.Millisecond
-	nextTokens     = 128
 )
 
 // afterTurn decides what happens until the next turn, as the router does.
@@ -26,46 +13,29 @@ func (s *run) afterTurn(i int32) {
 		return
 	}
 	p, d := &s.ps[c.entries[atP].engine], &s.ds[c.entries[atD].engine]
-	total, ready := int(c.prompt+c.visible), int(c.ready)
-	lack := max(total-ready, 0)
-	saves := s.prices.Recompute(lack+nextTokens, ready).Ms - s.prices.Recompute(nextTokens, total).Ms
-	costs := s.prices.Recompute(lack, ready).Ms
-	if c.held {
-		costs = min(costs, s.prices.Pull(lack).Ms+s.prices.Recompute(1, total).Ms) - s.prices.Recompute(1, 0).Ms
-	}
-	costs = max(costs, 0)
 	p.load.pass(s.now)
-	usual, known := s.habit.Gap(0.5)
-	if !known {
-		usual = usualGap
-	}
-	soonest, _ := s.habit.Gap(0.25)
-	sit := gap.Situation{
-		Likely: s.habit.Probability(int(c.number)), SavesMs: saves, CostsMs: costs, Load: p.load.share, Survives: p.survival.At(usual),
-		Handle: c.held, DecodeUsage: float64(d.used-d.idle) / float64(d.capacity), Soonest: soonest,
+	ended := gap.Ended{
+		Number: int(c.number), Prompt: int(c.prompt), Reply: int(c.visible), Ready: int(c.ready), Handle: c.held,
+		Load: p.load.share, DecodeUsage: float64(d.used-d.idle) / float64(d.capacity),
 	}
 	if c.held {
-		sit.Left = c.heldUntil - s.now
+		ended.Until = c.heldUntil
 	}
-	choice, why := sit.Decide()
-	s.stats.gap(string(choice), string(why))
-	if choice == gap.LetGo {
+	plan := gap.After(&s.prices, &s.habit, &p.survival, s.now, ended)
+	s.stats.gap(string(plan.Choice), string(plan.Why))
+	switch plan.Choice {
+	case gap.Hold:
+		return
+	case gap.LetGo:
 		s.unkeep(i)
 		return
 	}
 	r := s.backs.take()
 	b := &s.backs.items[r]
-	*b = back{gen: b.gen + 1, conv: i, p: int16(p.index), held: c.held, cost: costs, call: -1, waiting: -1}
+	*b = back{gen: b.gen + 1, conv: i, p: int16(p.index), held: c.held, cost: plan.CostMs, call: -1, waiting: -1}
 	c.ret = r
 	c.busy++
-	j := gap.Job[int32]{Key: r, CostMs: costs, NotBefore: s.now, Until: s.now + returnWorth}
-	if choice == gap.Later {
-		j.NotBefore = s.now + max(0, soonest-holdAhead-ms(costs))
-		j.Until = j.NotBefore + returnWorth
-	}
-	if b.held {
-		j.Until = min(j.Until, c.heldUntil)
-	}
+	j := gap.Job[int32]{Key: r, CostMs: plan.CostMs, NotBefore: plan.NotBefore, Until: plan.Until}
 	for _, gone := range p.returns.Add(j) {
 		s.dropReturn(gone.Key, "no-room")
 	}

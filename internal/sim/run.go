@@ -233,7 +233,7 @@ func newRun(o Options) *run {
 	}
 	for i := range s.ps {
 		s.ps[i].pool, s.ps[i].index = newPool(atP), int32(i)
-		s.ps[i].returns = gap.Queue[int32]{Running: returnsAtOnce, Waiting: returnsWaiting, Share: returnShare}
+		s.ps[i].returns = gap.NewQueue[int32]()
 	}
 	for i := range s.ds {
 		s.ds[i].pool, s.ds[i].index = newPool(atD), int32(i)
