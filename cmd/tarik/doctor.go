@@ -51,17 +51,17 @@ Exit status: 0 nothing is wrong, 1 warnings, 2 errors, 3 the check could not be 
   tarik doctor --config tarik.yaml --prefill-log p.log --decode-log d.log
   tarik doctor --config tarik.yaml --router http://127.0.0.1:9091 --json
   tarik doctor --config tarik.yaml --watch 30s`,
-		Args: func(c *cobra.Command, args []string) error { return notMade(c, noArgs(c, args)) },
+		Args: func(c *cobra.Command, args []string) error { return notMade(noArgs(c, args)) },
 		RunE: func(c *cobra.Command, _ []string) error {
 			code, err := f.run(c.Context(), c.OutOrStdout(), c.Flags().Changed)
 			if err == nil && code != 0 {
-				os.Exit(code) // the report has been written, and says it
+				return &exitError{code: code} // the report has been written, and says it
 			}
-			return notMade(c, err)
+			return notMade(err)
 		},
 	}
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return notMade(c, fmt.Errorf("%w\nSee '%s --help'", err, c.CommandPath()))
+		return notMade(fmt.Errorf("%w\nSee '%s --help'", err, c.CommandPath()))
 	})
 	fl := c.Flags()
 	fl.StringVar(&f.file, "config", "", "the router's configuration file: URLs, keys and certificates of the engines, handle_ttl, tenants")
@@ -88,13 +88,11 @@ Exit status: 0 nothing is wrong, 1 warnings, 2 errors, 3 the check could not be 
 
 // notMade ends the program if err is not nil. Its status is one of doctor's own: 2, as of wrong usage elsewhere, would
 // say that engines are broken.
-func notMade(c *cobra.Command, err error) error {
+func notMade(err error) error {
 	if err == nil {
 		return nil
 	}
-	fmt.Fprintln(c.ErrOrStderr(), "tarik:", err)
-	os.Exit(3)
-	return err
+	return &exitError{error: err, code: 3}
 }
 
 // run makes the report and returns the exit status.

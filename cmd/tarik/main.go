@@ -40,14 +40,19 @@ Try it on this machine, with nothing but this program:   tarik up --demo`,
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetArgs(args)
-	root.AddCommand(upCommand(), serveCommand(), engineCommand(), analyzeCommand(), benchCommand(), doctorCommand())
-	root.AddCommand(simCommand())
+	root.AddCommand(upCommand(), serveCommand(), engineCommand(), analyzeCommand(), simCommand(), benchCommand(), doctorCommand())
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &usageError{fmt.Errorf("%w\nSee '%s --help'", err, c.CommandPath())}
 	})
 	err := root.ExecuteContext(ctx)
 	var usage *usageError
+	var exit *exitError
 	switch {
+	case errors.As(err, &exit):
+		if exit.error != nil {
+			fmt.Fprintln(stderr, "tarik:", exit.error)
+		}
+		return exit.code
 	case err == nil || errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		return 0
 	case errors.As(err, &usage):
@@ -62,6 +67,14 @@ Try it on this machine, with nothing but this program:   tarik up --demo`,
 type usageError struct{ error }
 
 func (e *usageError) Unwrap() error { return e.error }
+
+// exitError ends the program with a status of its own.
+type exitError struct {
+	error // nil if all has been said
+	code  int
+}
+
+func (e *exitError) Unwrap() error { return e.error }
 
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
