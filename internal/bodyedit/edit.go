@@ -353,6 +353,13 @@ func (e *Edit) WriteTo(w io.Writer) (int64, error) {
 	return r.WriteTo(w)
 }
 
+// Segments is the result as pieces in order, none of them empty: parts of the document and what was put between
+// them. Nobody may change them.
+func (e *Edit) Segments() [][]byte {
+	e.build()
+	return e.segs
+}
+
 // Reader returns a new reader of the result. It does not copy the body and may be called again for every
 // attempt to send it (http.Request.GetBody).
 func (e *Edit) Reader() *Reader {

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -89,7 +90,7 @@ func (r *Router) pass(w http.ResponseWriter, req *http.Request, engines []*fleet
 		if !e.Info().Up {
 			continue
 		}
-		out, err := http.NewRequestWithContext(req.Context(), req.Method, e.String()+target, bytesPayload(payload).Reader())
+		out, err := http.NewRequestWithContext(req.Context(), req.Method, e.String()+target, bytes.NewReader(payload))
 		if err != nil {
 			break
 		}

@@ -97,7 +97,7 @@ func (t *run) decode(ctx context.Context, a turn.Decode) {
 	wantIDs := dialects[q.endpoint].ids && r.cfg.Reuse && a.Params != nil && r.decode.Info().Can.HandleInReply(q.endpoint, q.streaming)
 	c := call{
 		engine: r.decode, path: q.endpoint.Path(), header: forEngine(q.header), id: t.id,
-		body: editPayload{q.decodeBody(a.Params, a.IDs, wantIDs, a.Brief)},
+		body: editPayload(q.decodeBody(a.Params, a.IDs, wantIDs, a.Brief)),
 	}
 	t.asked, t.gaveParams = time.Now(), a.Params != nil
 	t.visible = t.wireOptions() // here, since the machine goes on while the leg runs

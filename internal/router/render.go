@@ -69,7 +69,7 @@ func (r *Router) render(ctx context.Context, q *request, id string) []int32 {
 	if !r.prefill.Info().NoRender {
 		e := q.doc.Edit()
 		e.DeleteFold(ownFields...)
-		if ids := r.askIDs(ctx, q, q.endpoint.Path()+"/render", editPayload{e}, id); ids != nil {
+		if ids := r.askIDs(ctx, q, q.endpoint.Path()+"/render", editPayload(e), id); ids != nil {
 			return ids
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/tarik-kv/tarik/internal/telemetry"
 	"github.com/tarik-kv/tarik/internal/tenant"
 	"github.com/tarik-kv/tarik/internal/turn"
+	"github.com/tarik-kv/tarik/internal/upstream"
 )
 
 // Config is one router in front of one P and one D.
@@ -192,7 +193,7 @@ func (r *Router) Close() {
 // must not choose where prompts go.
 func engineClient(t http.RoundTripper) *http.Client {
 	if t == nil {
-		t = Transport()
+		t = upstream.New(Transport())
 	}
 	return &http.Client{
 		Transport:     t,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -25,8 +24,8 @@ const lingerFor = 2 * time.Second
 // better asked to compute.
 const renderPatience = 5 * time.Second
 
-// run is one turn in progress. It belongs to the goroutine of its client's request; legs report
-// through events.
+// run is one turn in progress. It belongs to the goroutine of its client's request, which also waits
+// for its legs; only what a client's leaving asks for comes from another, see await.
 type run struct {
 	r     *Router
 	q     *request
@@ -36,10 +35,11 @@ type run struct {
 	begin time.Time
 
 	machine turn.Machine
-	events  chan turn.Event
-	crash   chan any           // a panic of a leg
 	now     turn.Event         // an event that came of an action itself
+	next    func() turn.Event  // the leg that an action began
 	cancel  context.CancelFunc // ends the leg in progress
+	gone    bool               // the machine knows that the client has left
+	linger  *time.Timer        // ends the leg that goes on without its client
 	prev    conv.Turn          // the turn this one continues
 	held    *kvp.Held
 
@@ -59,7 +59,7 @@ type run struct {
 
 // serveTurn carries out one turn from request to receipt.
 func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request, begin time.Time) {
-	t := &run{r: r, q: q, w: w, id: newID(), begin: begin, http2: req.ProtoMajor >= 2, events: make(chan turn.Event, 1), crash: make(chan any, 1), cancel: func() {}}
+	t := &run{r: r, q: q, w: w, id: newID(), begin: begin, http2: req.ProtoMajor >= 2, cancel: func() {}}
 	t.receipt = telemetry.Receipt{
 		Turn: t.id, Time: begin.UTC().Format(time.RFC3339Nano), Endpoint: q.endpoint.Path(), Model: clip(q.model), Streamed: q.streaming,
 	}
@@ -70,7 +70,7 @@ func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request,
 	}
 	r.metrics.InFlight.Inc()
 	defer r.metrics.InFlight.Dec()
-	defer func() { t.cancel() }()
+	defer t.endLegs()
 	t.loop(req.Context())
 	if t.reply != nil && !t.reply.streaming {
 		t.firstToken(time.Now())
@@ -82,47 +82,83 @@ func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request,
 	}
 }
 
+// endLegs ends what is left of the legs.
+func (t *run) endLegs() {
+	t.cancel()
+	if t.linger != nil {
+		t.linger.Stop()
+	}
+}
+
 // loop feeds the machine until it is done.
 func (t *run) loop(client context.Context) {
 	legs := context.WithoutCancel(client) // a leg ends when the machine says so
-	gone := client.Done()
 	actions := t.machine.Step(t.start())
-	var linger <-chan time.Time
 	for {
 		for _, a := range actions {
 			if _, ok := a.(turn.Done); ok {
 				return
 			}
-			if _, ok := a.(turn.Linger); ok {
-				timer := time.NewTimer(lingerFor)
-				defer timer.Stop()
-				linger = timer.C
-				continue
-			}
 			t.do(legs, client, a)
 		}
-		actions = nil
+		var ev turn.Event
 		if t.now != nil {
-			ev := t.now
-			t.now = nil
-			if _, ok := ev.(turn.DecodeDone); ok && t.left && gone != nil {
-				gone = nil
+			ev, t.now = t.now, nil
+			if _, ok := ev.(turn.DecodeDone); ok && t.left && !t.gone {
+				t.gone = true
 				t.machine.Step(turn.ClientGone{}) // its Cancel is done: the relay has ended
 			}
-			actions = t.machine.Step(ev)
-			continue
+		} else {
+			ev = t.await(client)
 		}
-		select {
-		case ev := <-t.events:
-			actions = t.machine.Step(ev)
-		case v := <-t.crash:
-			panic(v)
-		case <-gone:
-			gone = nil
-			actions = t.machine.Step(turn.ClientGone{})
-		case <-linger:
-			linger = nil
+		actions = t.machine.Step(ev)
+	}
+}
+
+// await carries out the leg that was begun, in this goroutine: one of its own would cost every turn
+// more than what it waits for is worth. The client's leaving is told to the machine meanwhile.
+func (t *run) await(client context.Context) turn.Event {
+	leg := t.next
+	t.next = nil
+	if !t.gone && client.Err() != nil {
+		t.leave()
+	}
+	if t.gone {
+		return leg()
+	}
+	var bug any
+	told := make(chan struct{})
+	stop := context.AfterFunc(client, func() {
+		defer close(told)
+		defer func() {
+			if bug = recover(); bug != nil {
+				t.cancel()
+			}
+		}()
+		t.leave()
+	})
+	defer func() { // also if the leg panics
+		if !stop() {
+			<-told
+		}
+		if bug != nil {
+			panic(bug)
+		}
+	}()
+	return leg()
+}
+
+// leave tells the machine that the client has left and does what it asks for, while a leg goes on.
+func (t *run) leave() {
+	t.gone = true
+	for _, a := range t.machine.Step(turn.ClientGone{}) {
+		switch a.(type) {
+		case turn.Cancel:
 			t.cancel()
+		case turn.Linger:
+			t.linger = time.AfterFunc(lingerFor, t.cancel)
+		default:
+			panic(fmt.Sprintf("BUG: router: %T for a client that has left", a))
 		}
 	}
 }
@@ -208,17 +244,8 @@ func (t *run) do(legs, client context.Context, a turn.Action) {
 	}
 }
 
-// spawn runs a leg and reports its event. A panic in it ends this turn, not the process.
-func (t *run) spawn(leg func() turn.Event) {
-	go func() {
-		defer func() {
-			if v := recover(); v != nil {
-				t.crash <- fmt.Sprintf("%v\n%s", v, debug.Stack())
-			}
-		}()
-		t.events <- leg()
-	}()
-}
+// spawn has a leg carried out next.
+func (t *run) spawn(leg func() turn.Event) { t.next = leg }
 
 // leg begins the context of the next leg and ends that of the one before.
 func (t *run) leg(parent context.Context, deadline time.Duration) context.Context {
@@ -243,13 +270,13 @@ func (t *run) prefill(ctx context.Context, a turn.Prefill) {
 		c.path, c.body = kvp.Completions.Path(), q.idsBody(a.Params, a.IDs)
 		t.ids = a.IDs
 	case a.IDs != nil && q.endpoint != kvp.Completions && !can.ExactPrompt:
-		c.body = editPayload{q.prefillBody(a.Params, nil)}
+		c.body = editPayload(q.prefillBody(a.Params, nil))
 	default:
 		e := q.prefillBody(a.Params, a.IDs)
 		if a.IDs == nil && q.endpoint == kvp.Chat && can.ExactPrompt {
 			e.Set("return_token_ids", jsonTrue) // so that D need not render the prompt once more
 		}
-		c.body = editPayload{e}
+		c.body = editPayload(e)
 		t.ids = a.IDs
 	}
 	switch a.Form {
