@@ -26,13 +26,20 @@ type Scope struct {
 
 // Key of the empty conversation of s.
 func (s Scope) Key() Key {
-	h := sha256.New()
+	var room [512]byte
+	b := room[:0]
 	for _, f := range [...]string{s.Tenant, s.Model, s.Salt, s.Endpoint} {
-		writeField(h, f)
+		b = appendField(b, f)
 	}
+	h := sha256.New()
 	for _, c := range s.Context {
-		writeField(h, c)
+		if len(b)+len(c) > cap(b)-8 && len(b) > 0 {
+			h.Write(b)
+			b = room[:0]
+		}
+		b = appendField(b, c)
 	}
+	h.Write(b)
 	return sum(h)
 }
 
@@ -41,8 +48,7 @@ func (s Scope) ID(name string) Key {
 	h := sha256.New()
 	k := s.Key()
 	h.Write(k[:])
-	writeField(h, "id")
-	writeField(h, name)
+	h.Write(appendField(appendField(nil, "id"), name))
 	return sum(h)
 }
 
@@ -113,10 +119,8 @@ func sum(h hash.Hash) (k Key) {
 	return k
 }
 
-// writeField separates fields by their lengths, so that no two lists of fields run together.
-func writeField(h hash.Hash, s string) {
-	var n [8]byte
-	binary.LittleEndian.PutUint64(n[:], uint64(len(s)))
-	h.Write(n[:])
-	h.Write([]byte(s))
+// appendField separates fields by their lengths, so that no two lists of fields run together.
+func appendField(b []byte, s string) []byte {
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(s)))
+	return append(b, s...)
 }

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -89,15 +88,26 @@ func readAll(res *http.Response, limit int64) ([]byte, error) {
 	if res.ContentLength > limit {
 		return nil, errTooLarge
 	}
-	var buf bytes.Buffer
-	if res.ContentLength > 0 {
-		buf.Grow(int(res.ContentLength) + bytes.MinRead)
+	size := int64(512)
+	if res.ContentLength >= 0 {
+		size = min(res.ContentLength+1, 1<<20) // what is announced is not yet there
 	}
-	n, err := buf.ReadFrom(io.LimitReader(res.Body, limit+1))
-	if n > limit {
-		err = errTooLarge
+	b := make([]byte, 0, size)
+	for {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := res.Body.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		switch {
+		case int64(len(b)) > limit:
+			return b, errTooLarge
+		case errors.Is(err, io.EOF):
+			return b, nil
+		case err != nil:
+			return b, err
+		}
 	}
-	return buf.Bytes(), err
 }
 
 // engineHeaders are the client's headers that an engine gets. Everything else is between the

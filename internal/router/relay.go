@@ -128,7 +128,7 @@ func (t *run) began(ctx context.Context, c call) turn.Event {
 		return turn.DecodeFailed{Status: res.StatusCode}
 	}
 	p := &reply{res: res}
-	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	media := mediaType(res.Header.Get("Content-Type"))
 	p.streaming = media == eventStream || media == "" && t.q.streaming
 	switch coding := res.Header.Get("Content-Encoding"); {
 	case coding != "" && coding != "identity":
@@ -157,6 +157,16 @@ func (t *run) began(ctx context.Context, c call) turn.Event {
 }
 
 const eventStream = "text/event-stream"
+
+// mediaType is a Content-Type without its parameters, in lower case.
+func mediaType(contentType string) string {
+	switch contentType {
+	case "application/json", eventStream, eventStream + "; charset=utf-8": // what engines say
+		return contentType[:min(len(contentType), len(eventStream))]
+	}
+	media, _, _ := mime.ParseMediaType(contentType)
+	return media
+}
 
 // wireOptions say what this client may see.
 func (t *run) wireOptions() wire.Options {
@@ -296,7 +306,12 @@ func (t *run) ended(in *wire.Info) turn.DecodeDone {
 		m.Truncated.Inc()
 	}
 	t.r.decode.SawFingerprint(in.Fingerprint)
-	switch h, err := kvp.ParseHandle(in.Handle); {
+	var h kvp.Handle
+	var err error
+	if in.Handle != nil {
+		h, err = kvp.ParseHandle(in.Handle)
+	}
+	switch {
 	case in.Handle == nil:
 		if done.Clean && t.gaveParams && !in.StopString && t.r.unseenReply(t.q) {
 			t.r.unseen.add(rc.PromptTokens+rc.OutputTokens, t.r.now()+t.r.cfg.HandleTTL)

@@ -433,6 +433,9 @@ func (r *Router) readBody(w http.ResponseWriter, req *http.Request) ([]byte, *fa
 
 // logTurn writes the one line a turn gets.
 func (r *Router) logTurn(rc *telemetry.Receipt) {
+	if !r.log.Enabled(context.Background(), slog.LevelInfo) {
+		return
+	}
 	r.log.Info("turn", "turn", rc.Turn, "conversation", rc.Conversation, "turn_number", rc.TurnNumber, "arm", rc.Arm, "why", rc.Why,
 		"prompt_tokens", rc.PromptTokens, "p_local", orZero(rc.PLocalTokens), "p_pulled", orZero(rc.PPulledTokens),
 		"p_computed", orZero(rc.PComputedTokens), "output_tokens", rc.OutputTokens, "ttft_ms", orZero(rc.TTFTMs), "status", rc.Status)

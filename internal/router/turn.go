@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/tarik-kv/tarik/internal/conv"
@@ -25,7 +26,7 @@ const lingerFor = 2 * time.Second
 const renderPatience = 5 * time.Second
 
 // run is one turn in progress. It belongs to the goroutine of its client's request, which also waits
-// for its legs; only what a client's leaving asks for comes from another, see await.
+// for its legs; only what a client's leaving asks for comes from another, see clientLeft.
 type run struct {
 	r     *Router
 	q     *request
@@ -38,10 +39,15 @@ type run struct {
 	now     turn.Event         // an event that came of an action itself
 	next    func() turn.Event  // the leg that an action began
 	cancel  context.CancelFunc // ends the leg in progress
-	gone    bool               // the machine knows that the client has left
 	linger  *time.Timer        // ends the leg that goes on without its client
-	prev    conv.Turn          // the turn this one continues
-	held    *kvp.Held
+
+	mu    sync.Mutex // with it, clientLeft uses machine, cancel and linger while inLeg
+	inLeg bool
+	gone  bool // the machine knows that the client has left
+	bug   any  // a panic of clientLeft
+
+	prev conv.Turn // the turn this one continues
+	held *kvp.Held
 
 	failed answer    // the reply of the leg that failed last
 	reply  *reply    // D's, once it has begun
@@ -70,7 +76,6 @@ func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request,
 	}
 	r.metrics.InFlight.Inc()
 	defer r.metrics.InFlight.Dec()
-	defer t.endLegs()
 	t.loop(req.Context())
 	if t.reply != nil && !t.reply.streaming {
 		t.firstToken(time.Now())
@@ -82,16 +87,22 @@ func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request,
 	}
 }
 
-// endLegs ends what is left of the legs.
-func (t *run) endLegs() {
-	t.cancel()
-	if t.linger != nil {
-		t.linger.Stop()
-	}
-}
-
 // loop feeds the machine until it is done.
 func (t *run) loop(client context.Context) {
+	told := make(chan struct{})
+	stop := context.AfterFunc(client, func() {
+		defer close(told)
+		t.clientLeft()
+	})
+	defer func() {
+		t.cancel()
+		if !stop() {
+			<-told
+		}
+		if t.linger != nil {
+			t.linger.Stop()
+		}
+	}()
 	legs := context.WithoutCancel(client) // a leg ends when the machine says so
 	actions := t.machine.Step(t.start())
 	for {
@@ -116,39 +127,42 @@ func (t *run) loop(client context.Context) {
 }
 
 // await carries out the leg that was begun, in this goroutine: one of its own would cost every turn
-// more than what it waits for is worth. The client's leaving is told to the machine meanwhile.
+// more than all that is decided in it. Meanwhile clientLeft may step the machine, and nobody else.
 func (t *run) await(client context.Context) turn.Event {
 	leg := t.next
 	t.next = nil
-	if !t.gone && client.Err() != nil {
+	t.mu.Lock()
+	if client.Err() != nil && !t.gone {
 		t.leave()
 	}
-	if t.gone {
-		return leg()
+	t.inLeg = true
+	t.mu.Unlock()
+	ev := leg()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.inLeg = false
+	if t.bug != nil {
+		panic(t.bug)
 	}
-	var bug any
-	told := make(chan struct{})
-	stop := context.AfterFunc(client, func() {
-		defer close(told)
-		defer func() {
-			if bug = recover(); bug != nil {
-				t.cancel()
-			}
-		}()
-		t.leave()
-	})
-	defer func() { // also if the leg panics
-		if !stop() {
-			<-told
-		}
-		if bug != nil {
-			panic(bug)
-		}
-	}()
-	return leg()
+	return ev
 }
 
-// leave tells the machine that the client has left and does what it asks for, while a leg goes on.
+// clientLeft is called when the client has left, from another goroutine.
+func (t *run) clientLeft() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.inLeg || t.gone {
+		return // await will see it, or the relay has
+	}
+	defer func() {
+		if t.bug = recover(); t.bug != nil {
+			t.cancel()
+		}
+	}()
+	t.leave()
+}
+
+// leave tells the machine that the client has left and does what it asks for.
 func (t *run) leave() {
 	t.gone = true
 	for _, a := range t.machine.Step(turn.ClientGone{}) {
