@@ -326,3 +326,45 @@ func innerObject(d *Doc, model map[string]any, name string) (map[string]any, boo
 	defer delete(inner, "\x00from")
 	return inner, true
 }
+
+// What ScanList remembers is what Objects finds, and it refuses what Scan refuses, for the same reason.
+func FuzzScanList(f *testing.F) {
+	seeds(f)
+	for _, s := range []string{
+		`{"a":[]}`, `{"a":[{}]}`, `{"a":[ { "x" : 1 , "x" : "]}" } , [{"no":0}] , null , {"y":{}} ] }`, `{"a":[{"b":1}],"a":[2]}`, `{"a":[1],"a":3}`,
+		`{"\u0061":[{"b":1}]}`, `{"a":[{"b":1},]}`, `{"a":[{"b":1,}]}`, `{"a":[{"b":1}`, `{"a":[{"b":1}]`, `{"a":[{"b" 1}]}`, `{"a":[{"b":1]}`, `{"a":[,]}`, `{"a":`, `{"a":[`,
+		`{"a":[{`, `{"messages":[{"role":"user","content":"hi"}]}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, name := range []string{"a", "messages", "choices"} {
+			d, err := ScanList(b, name)
+			plain, plainErr := Scan(b)
+			if diff := cmp.Diff(plainErr, err, cmp.Comparer(func(a, b error) bool { return (a == nil) == (b == nil) && (a == nil || a.Error() == b.Error()) })); diff != "" {
+				t.Fatalf("ScanList(%q, %q) (-Scan +ScanList):\n%s", b, name, diff)
+			}
+			if err != nil {
+				continue
+			}
+			checkMembers(t, b, d)
+			type object struct {
+				Raw     string
+				Members []string
+			}
+			list := func(elements func(func(Member)) func(func([]byte) bool)) (all []object) {
+				var members []string
+				for el := range elements(func(m Member) { members = append(members, string(m.RawName)+"="+string(m.Raw)) }) {
+					all = append(all, object{string(el), members})
+					members = nil
+				}
+				return all
+			}
+			want := list(func(visit func(Member)) func(func([]byte) bool) { return Objects(plain.Get(name), visit) })
+			got := list(func(visit func(Member)) func(func([]byte) bool) { return d.Listed(visit) })
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("Listed of %q in %q (-Objects +Listed):\n%s", name, b, diff)
+			}
+		}
+	})
+}

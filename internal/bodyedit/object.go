@@ -7,6 +7,16 @@ type Doc struct {
 	body    []byte
 	root    Span // from '{' to behind '}'
 	members []slot
+
+	listName string // of the member whose elements are remembered, "" for none
+	elements []element
+	inner    []slot // the members of elements that are objects
+}
+
+// element is where an element of the list lies, and which of inner are its members.
+type element struct {
+	at           Span
+	first, after int
 }
 
 // slot is where a member of the outermost object lies.
@@ -26,12 +36,22 @@ func Scan(body []byte) (*Doc, error) {
 	return d, nil
 }
 
+// ScanList is [Scan] that also remembers the elements of the array called name and their members, see [Doc.Listed]:
+// looking for them afterwards means to read a megabyte of messages once more.
+func ScanList(body []byte, name string) (*Doc, error) {
+	d := &Doc{members: make([]slot, 0, 24), listName: name, elements: make([]element, 0, 8), inner: make([]slot, 0, 24)}
+	if err := d.Reset(body); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
 // Reset is [Scan] into d, whose memory is used again. After an error d is empty.
 func (d *Doc) Reset(body []byte) error {
-	d.body, d.root, d.members = body, Span{}, d.members[:0]
+	d.body, d.root, d.members, d.elements, d.inner = body, Span{}, d.members[:0], d.elements[:0], d.inner[:0]
 	err := d.scan()
 	if err != nil {
-		*d = Doc{members: d.members[:0]}
+		*d = Doc{members: d.members[:0], listName: d.listName}
 	}
 	return err
 }
@@ -57,7 +77,12 @@ func (d *Doc) scan() error {
 		s.val.Start = i
 		// The name ends in front of the colon and the white space around it.
 		s.name.End = nameEnd(b, i)
-		if i, err = skipValue(b, i, 1); err != nil {
+		if d.listName != "" && nameIs(b[s.name.Start+1:s.name.End-1], d.listName) {
+			i, err = d.scanList(i)
+		} else {
+			i, err = skipValue(b, i, 1)
+		}
+		if err != nil {
 			return err
 		}
 		s.val.End = i
@@ -84,6 +109,92 @@ func (d *Doc) scan() error {
 	return nil
 }
 
+// scanList is skipValue for the value at i of the member whose elements are remembered. If there are several, the last
+// one counts.
+func (d *Doc) scanList(i int) (int, error) {
+	b := d.body
+	d.elements, d.inner = d.elements[:0], d.inner[:0]
+	if i >= len(b) || b[i] != '[' {
+		return skipValue(b, i, 1)
+	}
+	if i = skipSpace(b, i+1); i < len(b) && b[i] == ']' {
+		return i + 1, nil
+	}
+	for {
+		e := element{at: Span{Start: i}, first: len(d.inner)}
+		var err error
+		if i < len(b) && b[i] == '{' {
+			i, err = d.scanInner(i)
+		} else {
+			i, err = skipValue(b, i, 2)
+		}
+		if err != nil {
+			return i, err
+		}
+		e.at.End, e.after = i, len(d.inner)
+		d.elements = append(d.elements, e)
+		var more bool
+		if i, more, err = skipComma(b, i, ']'); !more {
+			return i, err
+		}
+	}
+}
+
+// scanInner remembers the members of the object at i, an element of the list.
+func (d *Doc) scanInner(i int) (int, error) {
+	b := d.body
+	if i = skipSpace(b, i+1); i < len(b) && b[i] == '}' {
+		return i + 1, nil
+	}
+	for {
+		var s slot
+		var err error
+		s.name.Start = i
+		if i, err = skipName(b, i); err != nil {
+			return i, err
+		}
+		s.name.End, s.val.Start = nameEnd(b, i), i
+		if i, err = skipValue(b, i, 3); err != nil {
+			return i, err
+		}
+		s.val.End = i
+		d.inner = append(d.inner, s)
+		var more bool
+		if i, more, err = skipComma(b, i, '}'); !more {
+			return i, err
+		}
+	}
+}
+
+// skipComma moves from behind an item to the next, or behind the end of the container.
+func skipComma(b []byte, i int, end byte) (at int, more bool, err error) {
+	i = skipSpace(b, i)
+	switch {
+	case i >= len(b):
+		return i, false, fail(i, reasonEnd)
+	case b[i] == ',':
+		return skipSpace(b, i+1), true, nil
+	case b[i] == end:
+		return i + 1, false, nil
+	}
+	return i, false, fail(i, reasonNext)
+}
+
+// Listed yields the elements of the array that [ScanList] was told to remember, nothing if there is none. Before it
+// yields an element that is an object it calls visit with each of its members, as [Objects] does.
+func (d *Doc) Listed(visit func(Member)) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for _, e := range d.elements {
+			for _, s := range d.inner[e.first:e.after] {
+				visit(d.member(s))
+			}
+			if !yield(d.Bytes(e.at)) {
+				return
+			}
+		}
+	}
+}
+
 // nameEnd returns the position behind the closing quote of the member name in front of the value at i.
 func nameEnd(b []byte, i int) int {
 	for b[i-1] != '"' {
@@ -102,8 +213,9 @@ func (d *Doc) Root() Span { return d.root }
 func (d *Doc) Count() int { return len(d.members) }
 
 // At is the i-th member of the outermost object, 0 <= i < Count.
-func (d *Doc) At(i int) Member {
-	s := &d.members[i]
+func (d *Doc) At(i int) Member { return d.member(d.members[i]) }
+
+func (d *Doc) member(s slot) Member {
 	return Member{
 		RawName: d.body[s.name.Start+1 : s.name.End-1 : s.name.End-1],
 		Raw:     d.body[s.val.Start:s.val.End:s.val.End],

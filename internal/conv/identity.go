@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
+	"slices"
 
 	"github.com/tarik-kv/tarik/internal/bodyedit"
 )
@@ -64,11 +65,23 @@ const (
 // Messages are compared as sent. A client that serialises them anew in another way starts a new
 // conversation: that costs speed, never correctness.
 func Messages(scope Key, messages []byte) []Key {
-	var keys []Key
+	return Chain(scope, slices.Collect(bodyedit.Elements(messages)))
+}
+
+// Chain is [Messages] of messages that have been told apart already.
+func Chain(scope Key, messages [][]byte) []Key {
+	if len(messages) == 0 {
+		return nil
+	}
+	keys := make([]Key, len(messages))
+	h := sha256.New()
 	k := scope
-	for m := range bodyedit.Elements(messages) {
-		k = next(k, m)
-		keys = append(keys, k)
+	for i, m := range messages {
+		h.Reset()
+		h.Write(k[:])
+		h.Write(m)
+		k = sum(h)
+		keys[i] = k
 	}
 	return keys
 }

@@ -45,18 +45,28 @@ var textParts = map[string]bool{
 	"thinking": true, "redacted_thinking": true, "tool_use": true, "tool_result": true,
 }
 
-// hasMedia reports whether any message has a content part that is not text.
-func hasMedia(messages []byte) bool {
-	for m := range bodyedit.Elements(messages) {
-		if content, ok := bodyedit.Lookup(m, "content"); ok && mediaContent(content, 0) {
-			return true
-		}
-		// The output of a tool may be parts as well, on responses.
-		if output, ok := bodyedit.Lookup(m, "output"); ok && mediaContent(output, 0) {
-			return true
+// messagesOf tells the messages of q's prompt apart, and reports whether any has a content part that
+// is not text.
+func messagesOf(q *request) (list [][]byte, media bool) {
+	var content, output []byte // the output of a tool may be parts as well, on responses
+	visit := func(m bodyedit.Member) {
+		switch {
+		case m.Is("content"):
+			content = m.Raw
+		case m.Is("output"):
+			output = m.Raw
 		}
 	}
-	return false
+	messages := q.doc.Listed(visit)
+	if q.endpoint == kvp.Responses { // its prompt is made of more than the body
+		messages = bodyedit.Objects(q.prompt, visit)
+	}
+	for m := range messages {
+		media = media || mediaContent(content, 0) || mediaContent(output, 0)
+		content, output = nil, nil
+		list = append(list, m)
+	}
+	return list, media
 }
 
 // mediaContent looks into a list of content parts, and into tool results among them, which hold

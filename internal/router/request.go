@@ -37,9 +37,11 @@ type request struct {
 	stripped                      int         // members that the client had no business to send
 
 	tenant   string
-	prompt   []byte // raw messages, whole input or prompt
-	items    []byte // of /v1/responses: the elements of prompt
-	previous string // previous_response_id, "" if none
+	prompt   []byte   // raw messages, whole input or prompt
+	messages [][]byte // of prompt, but for a completion
+	media    bool     // one of them has a part that is not text
+	items    []byte   // of /v1/responses: the elements of prompt
+	previous string   // previous_response_id, "" if none
 
 	chain []conv.Key // identity, see package conv
 	id    conv.Key   // of the client's own name for its conversation, zero if none
@@ -49,7 +51,11 @@ type request struct {
 // a request that an engine would refuse goes on to be refused there.
 // caller is who sent it, the zero Identity if nobody asked.
 func (r *Router) parse(ep kvp.Endpoint, header http.Header, body []byte, caller tenant.Identity) (*request, *failure) {
-	doc, err := bodyedit.Scan(body)
+	list := ""
+	if ep == kvp.Chat || ep == kvp.Messages {
+		list = dialects[ep].prompt
+	}
+	doc, err := bodyedit.ScanList(body, list)
 	if err != nil {
 		return nil, badRequest("", fmt.Sprintf("request body: %v", err))
 	}
@@ -75,6 +81,9 @@ func (r *Router) parse(ep kvp.Endpoint, header http.Header, body []byte, caller 
 		if f := r.expand(q); f != nil {
 			return nil, f
 		}
+	}
+	if ep != kvp.Completions {
+		q.messages, q.media = messagesOf(q)
 	}
 	q.plain = plainReason(q)
 	q.identify(r.cfg.ConversationHeader)
@@ -128,7 +137,7 @@ func (q *request) identify(own string) {
 	case kvp.Completions:
 		q.chain = conv.Prompt(s.Key(), q.prompt)
 	default:
-		q.chain = conv.Messages(s.Key(), q.prompt)
+		q.chain = conv.Chain(s.Key(), q.messages)
 	}
 }
 
@@ -167,7 +176,7 @@ func plainReason(q *request) turn.Reason {
 		return turn.PromptEmbeds
 	case q.endpoint == kvp.Completions && severalPrompts(q.prompt):
 		return turn.SeveralPrompts
-	case q.endpoint != kvp.Completions && hasMedia(q.prompt):
+	case q.media:
 		return turn.MediaContent
 	}
 	return ""

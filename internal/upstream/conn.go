@@ -88,7 +88,11 @@ func (c *conn) send(head []byte, body *Pieces) (begun bool, err error) {
 	return true, nil
 }
 
-// written reports whether all of the request has been written, without waiting for it.
+// writerPatience is how long the writer may take to say that it is done after the reply has ended. An engine that reads
+// the whole body has done so by then, and only the writer's goroutine is late.
+const writerPatience = 5 * time.Millisecond
+
+// written reports whether all of the request has been written.
 func (c *conn) written() bool {
 	if c.write == nil {
 		return true
@@ -98,6 +102,14 @@ func (c *conn) written() bool {
 		c.write = nil
 		return err == nil
 	default:
+	}
+	timer := time.NewTimer(writerPatience)
+	defer timer.Stop()
+	select {
+	case err := <-c.write:
+		c.write = nil
+		return err == nil
+	case <-timer.C:
 		return false
 	}
 }
