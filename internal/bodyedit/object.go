@@ -29,7 +29,7 @@ type slot struct {
 //
 // The error is a [*SyntaxError] with the offset of the fault.
 func Scan(body []byte) (*Doc, error) {
-	d := &Doc{members: make([]slot, 0, 32)}
+	d := new(Doc)
 	if err := d.Reset(body); err != nil {
 		return nil, err
 	}
@@ -39,7 +39,14 @@ func Scan(body []byte) (*Doc, error) {
 // ScanList is [Scan] that also remembers the elements of the array called name and their members, see [Doc.Listed]:
 // looking for them afterwards means to read a megabyte of messages once more.
 func ScanList(body []byte, name string) (*Doc, error) {
-	d := &Doc{members: make([]slot, 0, 24), listName: name, elements: make([]element, 0, 8), inner: make([]slot, 0, 24)}
+	room := &struct { // one piece of memory for a short conversation
+		doc      Doc
+		members  [16]slot
+		elements [8]element
+		inner    [16]slot
+	}{}
+	d := &room.doc
+	d.listName, d.members, d.elements, d.inner = name, room.members[:0], room.elements[:0], room.inner[:0]
 	if err := d.Reset(body); err != nil {
 		return nil, err
 	}
@@ -48,6 +55,9 @@ func ScanList(body []byte, name string) (*Doc, error) {
 
 // Reset is [Scan] into d, whose memory is used again. After an error d is empty.
 func (d *Doc) Reset(body []byte) error {
+	if d.members == nil {
+		d.members = make([]slot, 0, 16)
+	}
 	d.body, d.root, d.members, d.elements, d.inner = body, Span{}, d.members[:0], d.elements[:0], d.inner[:0]
 	err := d.scan()
 	if err != nil {
@@ -179,6 +189,9 @@ func skipComma(b []byte, i int, end byte) (at int, more bool, err error) {
 	}
 	return i, false, fail(i, reasonNext)
 }
+
+// ListLen is how many elements Listed yields.
+func (d *Doc) ListLen() int { return len(d.elements) }
 
 // Listed yields the elements of the array that [ScanList] was told to remember, nothing if there is none. Before it
 // yields an element that is an object it calls visit with each of its members, as [Objects] does.

@@ -45,28 +45,43 @@ var textParts = map[string]bool{
 	"thinking": true, "redacted_thinking": true, "tool_use": true, "tool_result": true,
 }
 
-// messagesOf tells the messages of q's prompt apart, and reports whether any has a content part that
-// is not text.
-func messagesOf(q *request) (list [][]byte, media bool) {
-	var content, output []byte // the output of a tool may be parts as well, on responses
-	visit := func(m bodyedit.Member) {
-		switch {
-		case m.Is("content"):
-			content = m.Raw
-		case m.Is("output"):
-			output = m.Raw
+// messages are those of a prompt, told apart.
+type messages struct {
+	list  [][]byte
+	media bool // one of them has a content part that is not text
+
+	content, output []byte // of the message being looked at; on responses the output of a tool may be parts as well
+}
+
+func (ms *messages) visit(m bodyedit.Member) {
+	switch {
+	case m.Is("content"):
+		ms.content = m.Raw
+	case m.Is("output"):
+		ms.output = m.Raw
+	}
+}
+
+func (ms *messages) add(m []byte) {
+	ms.media = ms.media || mediaContent(ms.content, 0) || mediaContent(ms.output, 0)
+	ms.content, ms.output = nil, nil
+	ms.list = append(ms.list, m)
+}
+
+// split fills in q.messages.
+func (q *request) split() {
+	switch q.endpoint {
+	case kvp.Completions:
+	case kvp.Responses: // its prompt is made of more than the body
+		for m := range bodyedit.Objects(q.prompt, q.messages.visit) {
+			q.messages.add(m)
+		}
+	default:
+		q.messages.list = make([][]byte, 0, q.doc.ListLen())
+		for m := range q.doc.Listed(q.messages.visit) {
+			q.messages.add(m)
 		}
 	}
-	messages := q.doc.Listed(visit)
-	if q.endpoint == kvp.Responses { // its prompt is made of more than the body
-		messages = bodyedit.Objects(q.prompt, visit)
-	}
-	for m := range messages {
-		media = media || mediaContent(content, 0) || mediaContent(output, 0)
-		content, output = nil, nil
-		list = append(list, m)
-	}
-	return list, media
 }
 
 // mediaContent looks into a list of content parts, and into tool results among them, which hold

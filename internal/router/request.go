@@ -38,8 +38,7 @@ type request struct {
 
 	tenant   string
 	prompt   []byte   // raw messages, whole input or prompt
-	messages [][]byte // of prompt, but for a completion
-	media    bool     // one of them has a part that is not text
+	messages messages // of prompt, but for a completion
 	items    []byte   // of /v1/responses: the elements of prompt
 	previous string   // previous_response_id, "" if none
 
@@ -82,9 +81,7 @@ func (r *Router) parse(ep kvp.Endpoint, header http.Header, body []byte, caller 
 			return nil, f
 		}
 	}
-	if ep != kvp.Completions {
-		q.messages, q.media = messagesOf(q)
-	}
+	q.split()
 	q.plain = plainReason(q)
 	q.identify(r.cfg.ConversationHeader)
 	return q, nil
@@ -127,6 +124,7 @@ func (q *request) identify(own string) {
 	if name := conv.Name(own, q.header.Get, q.doc); name != "" {
 		q.id = s.ID(name)
 	}
+	s.Context = make([]string, 0, len(contextFields))
 	for _, name := range contextFields {
 		s.Context = append(s.Context, string(q.doc.Get(name)))
 	}
@@ -137,7 +135,7 @@ func (q *request) identify(own string) {
 	case kvp.Completions:
 		q.chain = conv.Prompt(s.Key(), q.prompt)
 	default:
-		q.chain = conv.Chain(s.Key(), q.messages)
+		q.chain = conv.Chain(s.Key(), q.messages.list)
 	}
 }
 
@@ -176,7 +174,7 @@ func plainReason(q *request) turn.Reason {
 		return turn.PromptEmbeds
 	case q.endpoint == kvp.Completions && severalPrompts(q.prompt):
 		return turn.SeveralPrompts
-	case q.media:
+	case q.messages.media:
 		return turn.MediaContent
 	}
 	return ""

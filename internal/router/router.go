@@ -389,10 +389,12 @@ func (r *Router) generate(ep kvp.Endpoint) http.HandlerFunc {
 
 // readBody reads a request's whole body, at most MaxBody bytes, also after decompression.
 func (r *Router) readBody(w http.ResponseWriter, req *http.Request) ([]byte, *failure) {
-	tooLarge := &failure{status: http.StatusRequestEntityTooLarge, code: "body-too-large", message: fmt.Sprintf(
-		"the request is larger than %d bytes; the limit is the router's --max-body", r.cfg.MaxBody)}
+	tooLarge := func() *failure {
+		return &failure{status: http.StatusRequestEntityTooLarge, code: "body-too-large", message: fmt.Sprintf(
+			"the request is larger than %d bytes; the limit is the router's --max-body", r.cfg.MaxBody)}
+	}
 	if req.ContentLength > r.cfg.MaxBody {
-		return nil, tooLarge
+		return nil, tooLarge()
 	}
 	var from io.Reader = http.MaxBytesReader(w, req.Body, r.cfg.MaxBody)
 	switch enc := strings.ToLower(req.Header.Get("Content-Encoding")); enc {
@@ -416,14 +418,14 @@ func (r *Router) readBody(w http.ResponseWriter, req *http.Request) ([]byte, *fa
 		n, err := from.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
 		if int64(len(body)) > r.cfg.MaxBody {
-			return nil, tooLarge
+			return nil, tooLarge()
 		}
 		if err == io.EOF {
 			return body, nil
 		}
 		var limit *http.MaxBytesError
 		if errors.As(err, &limit) {
-			return nil, tooLarge
+			return nil, tooLarge()
 		}
 		if err != nil {
 			return nil, badRequest("", "request body: it ended early: "+err.Error())

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"errors"
 	"io"
 	"sync/atomic"
@@ -11,14 +12,14 @@ var errClosed = errors.New("read on a closed reply")
 // reply is a reply's body. At its end the connection can be used again; a body that is closed before takes the
 // connection with it. Read belongs to one goroutine, Close may come from another.
 type reply struct {
-	from  io.Reader
-	t     *Transport
-	c     *conn
-	cause func() error // why the call was ended by its caller, nil if it was not
-	stop  func() bool  // of what closes the connection when the call's context ends
-	keep  bool         // the connection may be used again
-	err   error        // how reading ended
-	over  atomic.Bool  // the connection is no longer this reply's
+	from io.Reader
+	t    *Transport
+	c    *conn
+	ctx  context.Context // of the call: it belongs to its reply as well
+	stop func() bool     // of what closes the connection when the call's context ends
+	keep bool            // the connection may be used again
+	err  error           // how reading ended
+	over atomic.Bool     // the connection is no longer this reply's
 }
 
 // Read implements [io.Reader].
@@ -34,7 +35,7 @@ func (b *reply) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	clean := errors.Is(err, io.EOF)
-	if cause := b.cause(); cause != nil && !clean {
+	if cause := b.ctx.Err(); cause != nil && !clean {
 		err = cause
 	}
 	b.err = err

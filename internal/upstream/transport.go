@@ -99,7 +99,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 			return nil, fmt.Errorf("%s %s: %w", req.Method, c.addr, err)
 		}
-		b := &reply{from: res.Body, t: t, c: c, cause: ctx.Err, stop: stop}
+		b := &reply{from: res.Body, t: t, c: c, ctx: ctx, stop: stop}
 		b.keep = !res.Close && !req.Close && sendErr == nil
 		if res.Body == http.NoBody {
 			b.end(true)
