@@ -144,7 +144,7 @@ func (t *run) began(ctx context.Context, c call) turn.Event {
 		p.close()
 		return turn.DecodeFailed{}
 	case p.info.Failed():
-		t.failed = answer{status: errorStatus(p.info.Error), header: http.Header{"Content-Type": {"application/json"}}, body: errorBody(p.info.Error)}
+		t.failed = answer{status: errorStatus(p.info.Error), header: http.Header{"Content-Type": {"application/json"}}, body: errorBody(t.q.endpoint, p.info.Error)}
 	case t.ids != nil && len(p.info.PromptIDs) > 0 && !slices.Equal(t.ids, p.info.PromptIDs):
 		// P computed, or read, the KV of another prompt than the one D would continue.
 		t.failed = answer{err: errors.New("decode renders the prompt differently")}
@@ -364,7 +364,7 @@ func (t *run) passOn() {
 	if namesParams(t.failed.body) {
 		f := &failure{status: t.failed.status, code: "engine-error", message: "the engine refused the request"}
 		t.receipt.Status, t.receipt.Error = f.status, f.code
-		f.write(t.w)
+		f.in(t.q.endpoint).write(t.w)
 		return
 	}
 	copyHeaders(t.w.Header(), t.failed.header)
@@ -397,11 +397,16 @@ func errorStatus(object []byte) int {
 	return http.StatusInternalServerError
 }
 
-func errorBody(object []byte) []byte {
+// errorBody is an engine's error object, which came as an event, as the body of an error.
+func errorBody(ep kvp.Endpoint, object []byte) []byte {
 	if object == nil {
-		return (&failure{status: http.StatusBadGateway, code: "decode-failed", message: "the decode engine reports that the generation failed"}).body()
+		return (&failure{status: http.StatusBadGateway, code: "decode-failed", message: "the decode engine reports that the generation failed"}).in(ep).body()
 	}
-	return append(append([]byte(`{"error":`), object...), '}')
+	head := `{"error":`
+	if ep == kvp.Messages {
+		head = `{"type":"error","error":`
+	}
+	return append(append([]byte(head), object...), '}')
 }
 
 // endPatience is how long the end of a body may come after the end mark.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -325,30 +326,90 @@ var methods = map[string]string{
 func notServed(w http.ResponseWriter, req *http.Request) {
 	if want := methods[req.URL.Path]; want != "" {
 		w.Header().Set("Allow", want)
-		(&failure{status: http.StatusMethodNotAllowed, code: "method-not-allowed", message: "this path takes " + want + " only"}).write(w)
+		(&failure{status: http.StatusMethodNotAllowed, code: "method-not-allowed", message: "this path takes " + want + " only"}).at(req.URL.Path).write(w)
 		return
 	}
 	(&failure{status: http.StatusNotFound, code: "not-found", message: fmt.Sprintf(
 		"this path is not served here; the router serves POST %s, %s, %s and %s, GET /v1/models, POST %s, /tokenize and /detokenize",
-		kvp.Chat.Path(), kvp.Completions.Path(), kvp.Responses.Path(), kvp.Messages.Path(), countTokens)}).write(w)
+		kvp.Chat.Path(), kvp.Completions.Path(), kvp.Responses.Path(), kvp.Messages.Path(), countTokens)}).at(req.URL.Path).write(w)
 }
 
-// guard says in the router's own log what a bug of its own did, and ends the connection, as the
-// server would. Other turns go on.
+// guard says in the router's own log what a bug of its own did, and ends the request: with a 500 if
+// no answer has begun, else so that the client sees a broken reply. Other turns go on.
 func (r *Router) guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		g := &guarded{ResponseWriter: w}
 		defer func() {
 			v := recover()
 			if v == nil {
 				return
 			}
-			if err, ok := v.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
-				r.log.Error("a request ended by a bug of the router", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(http.ErrAbortHandler) // meant
 			}
-			panic(http.ErrAbortHandler)
+			r.metrics.Panics.Inc()
+			r.log.Error("a request ended by a bug of the router", "panic", describe(v), "stack", string(debug.Stack()))
+			if g.begun {
+				panic(http.ErrAbortHandler)
+			}
+			for name := range w.Header() {
+				if name != "X-Tarik-Turn" && name != "X-Request-Id" {
+					w.Header().Del(name)
+				}
+			}
+			(&failure{
+				status: http.StatusInternalServerError, code: "internal-error", message: "the router failed on this request; its log says why",
+			}).at(req.URL.Path).write(w)
 		}()
-		h.ServeHTTP(w, req)
+		h.ServeHTTP(g, req)
 	})
+}
+
+// guarded is a ResponseWriter that knows whether an answer has begun.
+type guarded struct {
+	http.ResponseWriter
+	begun bool
+}
+
+// Unwrap is for [http.ResponseController].
+func (g *guarded) Unwrap() http.ResponseWriter { return g.ResponseWriter }
+
+func (g *guarded) WriteHeader(status int) {
+	g.begun = g.begun || status >= 200
+	g.ResponseWriter.WriteHeader(status)
+}
+
+func (g *guarded) Write(b []byte) (int, error) {
+	g.begun = true
+	return g.ResponseWriter.Write(b)
+}
+
+// FlushError is for [http.ResponseController].
+func (g *guarded) FlushError() error {
+	g.begun = true
+	return http.NewResponseController(g.ResponseWriter).Flush()
+}
+
+// beneath is the server's own writer, which some of net/http insists on.
+func beneath(w http.ResponseWriter) http.ResponseWriter {
+	if g, ok := w.(*guarded); ok {
+		return g.ResponseWriter
+	}
+	return w
+}
+
+// describe says what a panic was about. Values that are neither the runtime's nor this module's may
+// hold what a client sent.
+func describe(v any) string {
+	switch v := v.(type) {
+	case runtime.Error:
+		return v.Error()
+	case string:
+		if strings.HasPrefix(v, "BUG:") {
+			return v
+		}
+	}
+	return fmt.Sprintf("a %T", v)
 }
 
 // Admin serves operators: GET /turns, /metrics, /engines.
@@ -396,7 +457,7 @@ func (r *Router) readBody(w http.ResponseWriter, req *http.Request) ([]byte, *fa
 	if req.ContentLength > r.cfg.MaxBody {
 		return nil, tooLarge()
 	}
-	var from io.Reader = http.MaxBytesReader(w, req.Body, r.cfg.MaxBody)
+	var from io.Reader = http.MaxBytesReader(beneath(w), req.Body, r.cfg.MaxBody)
 	switch enc := strings.ToLower(req.Header.Get("Content-Encoding")); enc {
 	case "", "identity":
 	case "gzip":
