@@ -2,7 +2,6 @@ package router
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +26,7 @@ type reply struct {
 	s         *stream        // of a stream
 	whole     *bodyedit.Edit // of a reply in one piece
 	info      *wire.Info
+	inEvent   bool   // only a part of the last event was there
 	response  []byte // of /v1/responses: the whole response object
 	tail      []byte // the end mark and what comes with it, not yet sent
 }
@@ -256,6 +256,7 @@ func (p *reply) event(ev *sse.Event) (payload bool) {
 	} else {
 		p.s.out = append(p.s.out, out...)
 	}
+	p.inEvent = ev.Partial // its last part is Partial too; the next whole event ends the doubt
 	return ev.HasData() || ev.Partial
 }
 
@@ -267,17 +268,11 @@ const writePatience = time.Minute
 // handle.
 func (t *run) relay(client context.Context) turn.Event {
 	p := t.reply
-	h := t.w.Header()
-	copyHeaders(h, p.res.Header)
 	t.receipt.Status = http.StatusOK
 	if p.streaming {
 		cancel := t.cancel
 		stop := context.AfterFunc(client, func() { time.AfterFunc(drainFor, cancel) }) // ends a read that waits for D
-		h.Set("Content-Type", cmp.Or(h.Get("Content-Type"), eventStream))
-		// Nobody on the way may hold events back or change them.
-		h.Set("Cache-Control", "no-cache, no-transform")
-		h.Set("X-Accel-Buffering", "no")
-		t.w.WriteHeader(http.StatusOK)
+		t.pulse.begin(t.w, p.res.Header)
 		t.relayStream(p, http.NewResponseController(t.w))
 		stop()
 	}
@@ -337,8 +332,12 @@ func (t *run) complete() {
 		return
 	}
 	defer p.close()
+	opened := t.pulse.stop()
 	switch {
+	case !p.streaming && opened:
+		_, _ = t.w.Write(lateAnswer(t.q.endpoint, p.whole.Bytes(), false)) // the client has left
 	case !p.streaming:
+		copyHeaders(t.w.Header(), p.res.Header)
 		t.w.Header().Set("Content-Length", strconv.FormatInt(p.whole.Len(), 10))
 		t.w.WriteHeader(http.StatusOK)
 		_, _ = p.whole.WriteTo(t.w) // the client has left
@@ -363,12 +362,17 @@ func (t *run) firstToken(now time.Time) {
 func (t *run) passOn() {
 	if namesParams(t.failed.body) {
 		f := &failure{status: t.failed.status, code: "engine-error", message: "the engine refused the request"}
-		t.receipt.Status, t.receipt.Error = f.status, f.code
-		f.in(t.q.endpoint).write(t.w)
+		t.fail(f)
+		return
+	}
+	t.receipt.Error = "engine-error"
+	if t.pulse.stop() {
+		t.receipt.Status = http.StatusOK
+		_, _ = t.w.Write(lateAnswer(t.q.endpoint, t.failed.body, true)) // the client has left
 		return
 	}
 	copyHeaders(t.w.Header(), t.failed.header)
-	t.receipt.Status, t.receipt.Error = t.failed.status, "engine-error"
+	t.receipt.Status = t.failed.status
 	t.w.Header().Set("Content-Length", strconv.Itoa(len(t.failed.body)))
 	t.w.WriteHeader(t.failed.status)
 	_, _ = t.w.Write(t.failed.body) // the client has left
@@ -384,8 +388,19 @@ func (t *run) refuse(leg turn.Leg) {
 	if t.failed.err != nil {
 		f.message += ": " + cause(t.failed.err)
 	}
+	t.fail(f)
+}
+
+// fail gives the client f, as an event if its stream has begun.
+func (t *run) fail(f *failure) {
+	f = f.in(t.q.endpoint)
 	t.receipt.Status, t.receipt.Error = f.status, f.code
-	f.in(t.q.endpoint).write(t.w)
+	if t.pulse.stop() {
+		t.receipt.Status = http.StatusOK
+		_, _ = t.w.Write(f.event()) // the client has left
+		return
+	}
+	f.write(t.w)
 }
 
 // errorStatus is the HTTP status that an error object of an engine names, 500 if it names none.
@@ -423,10 +438,12 @@ func (t *run) relayStream(p *reply, rc *http.ResponseController) {
 				deadline = now.Add(writePatience)
 				_ = rc.SetWriteDeadline(deadline) // not every writer has deadlines
 			}
+			t.pulse.hold()
 			_, err := t.w.Write(p.s.out)
 			if err == nil {
 				err = rc.Flush()
 			}
+			t.pulse.release(now, p.inEvent)
 			if err != nil {
 				t.left = true
 				t.drain(p)
@@ -454,6 +471,7 @@ func (t *run) relayStream(p *reply, rc *http.ResponseController) {
 		if ev, ok := p.s.framer.Flush(); ok {
 			p.event(&ev)
 		}
+		t.pulse.stop()
 		_, _ = t.w.Write(p.s.out) // the client has left
 		t.firstToken(time.Now())
 		return

@@ -40,6 +40,10 @@ type Config struct {
 	HandleTTL time.Duration
 	MaxBody   int64 // bytes of a client's request; more is answered with 413
 	MaxReply  int64 // bytes of an engine's reply that is not streamed; more is answered with 502
+	// KeepAlive is how long a client that waits for a stream hears nothing before it gets the headers
+	// and a comment, and after that how long between comments. 0 is never: the first thing sent is the
+	// engine's, with the engine's status.
+	KeepAlive time.Duration
 	// HealthInterval is how often the engines are asked how they are.
 	HealthInterval time.Duration
 	// Pass lists further paths that go to an engine. All others are answered with 404.
@@ -83,6 +87,8 @@ func (c Config) Validate() error {
 		return errors.New("--decode: the URL of the decode engine is missing")
 	case c.HandleTTL <= HandleMargin:
 		return fmt.Errorf("--handle-ttl %s: must be more than the safety margin of %s, or no handle could ever be used; set it to D's decoder_kv_blocks_ttl", c.HandleTTL, HandleMargin)
+	case c.KeepAlive < 0:
+		return fmt.Errorf("keepalive %s: want 0 or more", c.KeepAlive)
 	case c.MaxBody < 1024:
 		return fmt.Errorf("--max-body %d: want at least 1024 bytes", c.MaxBody)
 	}

@@ -57,6 +57,7 @@ type run struct {
 	// The legs' times, retries included.
 	prefillTook, decodeTook time.Duration
 	visible                 wire.Options
+	pulse                   *pulse  // nil: the client waits in silence
 	gaveParams              bool    // P's params went with it
 	ids                     []int32 // the exact prompt that P was given, nil if it rendered one itself
 	promptIDs               []int32 // the prompt as P has rendered it, nil if it did not say
@@ -76,6 +77,10 @@ func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request,
 	}
 	r.metrics.InFlight.Inc()
 	defer r.metrics.InFlight.Dec()
+	if q.streaming {
+		t.pulse = newPulse(w, r.cfg.KeepAlive, t.http2)
+		defer t.pulse.stop()
+	}
 	t.loop(req.Context())
 	if t.reply != nil && !t.reply.streaming {
 		t.firstToken(time.Now())
