@@ -33,18 +33,39 @@ type reply struct {
 
 // stream is the memory that relaying takes, used again by later streams.
 type stream struct {
-	buf    [16 << 10]byte
+	buf    []byte // what is read of D
 	framer sse.Framer
 	filter wire.Filter
 	out    []byte // filtered, not yet sent
 }
 
-var streams = sync.Pool{New: func() any { return new(stream) }}
+var streams = sync.Pool{New: func() any { return &stream{buf: make([]byte, leastRead)} }}
+
+// A stream's buffer is small, because most streams are a token now and then and there are thousands of
+// them, and grows while D sends more at once than fits.
+const (
+	leastRead = 4 << 10
+	mostRead  = 64 << 10
+)
+
+// read reads what there is of D's stream.
+func (p *reply) read() ([]byte, error) {
+	s := p.s
+	n, err := p.res.Body.Read(s.buf)
+	b := s.buf[:n]
+	if n == len(s.buf) && n < mostRead {
+		s.buf = make([]byte, 2*n)
+	}
+	return b, err
+}
 
 // close gives the reply's connection and memory back.
 func (p *reply) close() {
 	_ = p.res.Body.Close() // whatever is left of it is nobody's
 	if p.s != nil && cap(p.s.out) <= maxPooled {
+		if len(p.s.buf) > leastRead {
+			p.s.buf = make([]byte, leastRead)
+		}
 		streams.Put(p.s)
 	}
 	p.s, p.info = nil, nil // info is the stream's memory
@@ -63,8 +84,8 @@ const drainFor = 100 * time.Millisecond
 func (t *run) drain(p *reply) {
 	defer time.AfterFunc(drainFor, t.cancel).Stop()
 	for p.streaming && !p.info.Done {
-		n, err := p.res.Body.Read(p.s.buf[:])
-		p.take(p.s.buf[:n])
+		b, err := p.read()
+		p.take(b)
 		p.s.out = p.s.out[:0]
 		if err != nil {
 			return
@@ -213,8 +234,8 @@ func (t *run) firstEvent(p *reply) error {
 	p.s.out = p.s.out[:0]
 	p.info = p.s.filter.Info()
 	for {
-		n, err := p.res.Body.Read(p.s.buf[:])
-		if p.take(p.s.buf[:n]) {
+		b, err := p.read()
+		if p.take(b) {
 			if dialects[t.q.endpoint].choices && p.info.Done && p.info.Choices == 0 && p.info.Error == nil {
 				return errNoEvent
 			}
@@ -463,8 +484,8 @@ func (t *run) relayStream(p *reply, rc *http.ResponseController) {
 			grace = time.AfterFunc(endPatience, t.cancel)
 			defer grace.Stop()
 		}
-		n, err := p.res.Body.Read(p.s.buf[:])
-		p.take(p.s.buf[:n])
+		b, err := p.read()
+		p.take(b)
 		if err == nil {
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 
 const (
 	// readBytes is the size of a connection's read buffer. Longer reads go past it.
-	readBytes = 8 << 10
+	readBytes = 4 << 10
 	// maxHeadBytes bounds a reply's status line and headers.
 	maxHeadBytes = 1 << 20
 )
