@@ -10,3 +10,6 @@ func Unverify(r *Router) { r.unverified = true }
 
 // Patience makes the probe wait less for P.
 func Patience(c *Config, d time.Duration) { c.probePatience = d }
+
+// CloseIdle closes r's connections that no call uses.
+func CloseIdle(r *Router) { r.client.CloseIdleConnections() }

@@ -110,14 +110,16 @@ func readAll(res *http.Response, limit int64) ([]byte, error) {
 	}
 }
 
-// engineHeaders are the client's headers that an engine gets. Everything else is between the
-// client and the router: engines act on request ids, ranks and priorities.
+// engineHeaders are the client's headers that an engine gets, unless its Connection header says that
+// they are for the router. Everything else is between the client and the router: engines act on
+// request ids, ranks and priorities. Trailers of either side end at the router (RFC 9110 §6.5.1):
+// nobody needs them, and what comes behind a body has not been looked at.
 var engineHeaders = []string{"Authorization", "Accept", "Accept-Language", "User-Agent", "Traceparent", "Tracestate", "Baggage"}
 
 func forEngine(client http.Header) http.Header {
 	h := make(http.Header, len(engineHeaders))
 	for _, name := range engineHeaders {
-		if v := client[name]; v != nil {
+		if v := client[name]; v != nil && !namedIn(client["Connection"], name) {
 			h[name] = v
 		}
 	}
