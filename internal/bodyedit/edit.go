@@ -166,7 +166,8 @@ func (e *Edit) remove(k int, is func([]byte, string) bool, names []string) int {
 	var appended []byte
 	for _, name := range names {
 		for i := range o.slots {
-			if o.dropped(i) || !is(o.rawName(e.d.body, i), name) {
+			raw := o.rawName(e.d.body, i)
+			if o.dropped(i) || k == 0 && e.d.otherLength(raw, name) || !is(raw, name) {
 				continue
 			}
 			o.fate(i).dropped = true

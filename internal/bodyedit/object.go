@@ -7,6 +7,7 @@ type Doc struct {
 	body    []byte
 	root    Span // from '{' to behind '}'
 	members []slot
+	simple  bool // the members' names are ASCII without escapes: as many bytes as what they stand for
 
 	listName string // of the member whose elements are remembered, "" for none
 	elements []element
@@ -59,6 +60,7 @@ func (d *Doc) Reset(body []byte) error {
 		d.members = make([]slot, 0, 16)
 	}
 	d.body, d.root, d.members, d.elements, d.inner = body, Span{}, d.members[:0], d.elements[:0], d.inner[:0]
+	d.simple = true
 	err := d.scan()
 	if err != nil {
 		*d = Doc{members: d.members[:0], listName: d.listName}
@@ -87,6 +89,7 @@ func (d *Doc) scan() error {
 		s.val.Start = i
 		// The name ends in front of the colon and the white space around it.
 		s.name.End = nameEnd(b, i)
+		d.simple = d.simple && isSimple(b[s.name.Start:s.name.End])
 		if d.listName != "" && nameIs(b[s.name.Start+1:s.name.End-1], d.listName) {
 			i, err = d.scanList(i)
 		} else {
@@ -208,6 +211,16 @@ func (d *Doc) Listed(visit func(Member)) iter.Seq[[]byte] {
 	}
 }
 
+// isSimple reports whether a name is ASCII without escapes.
+func isSimple[T string | []byte](name T) bool {
+	for i := range len(name) {
+		if name[i] >= 0x80 || name[i] == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
 // nameEnd returns the position behind the closing quote of the member name in front of the value at i.
 func nameEnd(b []byte, i int) int {
 	for b[i-1] != '"' {
@@ -251,8 +264,10 @@ func (d *Doc) Members() iter.Seq[Member] {
 // Find returns the last member of the outermost object called name: the one that engines use.
 func (d *Doc) Find(name string) (Member, bool) {
 	for i := len(d.members) - 1; i >= 0; i-- {
-		if m := d.At(i); m.Is(name) {
-			return m, true
+		s := &d.members[i]
+		raw := d.body[s.name.Start+1 : s.name.End-1]
+		if string(raw) == name || !d.simple && nameIs(raw, name) {
+			return d.At(i), true
 		}
 	}
 	return Member{}, false
@@ -273,15 +288,22 @@ func (d *Doc) Has(name string) bool {
 // CountFold returns how many members of the outermost object are called one of names, without regard to case.
 func (d *Doc) CountFold(names ...string) int {
 	n := 0
-	for m := range d.Members() {
+	for _, s := range d.members {
+		raw := d.body[s.name.Start+1 : s.name.End-1]
 		for _, name := range names {
-			if m.IsFold(name) {
+			if !d.otherLength(raw, name) && nameIsFold(raw, name) {
 				n++
 				break
 			}
 		}
 	}
 	return n
+}
+
+// otherLength reports that raw, the name of a member of the outermost object, cannot be name, not even without regard
+// to case, because it is longer or shorter.
+func (d *Doc) otherLength(raw []byte, name string) bool {
+	return d.simple && len(raw) != len(name) && isSimple(name)
 }
 
 // Bytes is the text at sp.

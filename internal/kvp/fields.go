@@ -79,7 +79,7 @@ func parse(raw []byte, want Shape) (Fields, []byte, error) {
 	if err := doc.Reset(raw); err != nil {
 		return f, nil, fmt.Errorf("params: %w", err)
 	}
-	if got := ShapeOf(doc.Bytes(doc.Root())); got != want && got != ShapeOther && got != ShapeNone {
+	if got := shapeOf(doc.Members()); got != want && got != ShapeOther && got != ShapeNone {
 		return f, nil, shapeError(got == ShapePrefill, got == ShapeDecode)
 	}
 	p := parser{f: &f, names: make([][]byte, 0, 20)}
