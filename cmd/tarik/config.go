@@ -57,6 +57,12 @@ type config struct {
 	Append bool `yaml:"append"`
 	// RecomputeThreshold is P's kv_recompute_threshold, in tokens. Default: 64, as vLLM's.
 	RecomputeThreshold tenant.Count `yaml:"recompute_threshold"`
+	// StreamKeepalive is how long a client that waits for a stream hears nothing before it gets the headers and a
+	// comment (": keep-alive", which readers of event streams skip), and then how long between comments. It is for
+	// hops and clients that give up silent connections: a prompt of 100 000 tokens can take a minute. 15s suits most.
+	// The price: after the headers the status is 200 whatever follows, so what fails later is said in an error event.
+	// 0s is never: the first thing sent is the engine's, with the engine's status. Default: 0s.
+	StreamKeepalive tenant.Duration `yaml:"stream_keepalive"`
 	// Limits bound what one request may bring and get.
 	Limits limitsConfig `yaml:"limits"`
 	// Tenants says who may come in and how much each may use; see [tenants.md](tenants.md).
@@ -244,6 +250,9 @@ func (c config) validate(complain edge.Complain) {
 	if time.Duration(c.HandleTTL) <= router.HandleMargin {
 		complain("handle_ttl", fmt.Sprintf("%s: must be more than the safety margin of %s, or no handle could ever be used; set it to D's decoder_kv_blocks_ttl", c.HandleTTL, router.HandleMargin))
 	}
+	if k := time.Duration(c.StreamKeepalive); k != 0 && k < time.Second {
+		complain("stream_keepalive", fmt.Sprintf("%s: want 1s or more, or 0s for never", c.StreamKeepalive))
+	}
 	c.Limits.validate(c.Tenants.Limits.Global, complain)
 	var field *tenant.FieldError
 	for _, err := range joined(c.Tenants.Validate()) {
@@ -343,7 +352,7 @@ func (c config) router() router.Config {
 	r.Prefill, r.Decode, r.Reuse = c.Prefill.URL, c.Decode.URL, c.Reuse
 	r.HandleTTL, r.MaxBody, r.MaxReply = time.Duration(c.HandleTTL), int64(c.Limits.Body), int64(c.Limits.Reply)
 	r.Return, r.Append, r.Threshold = c.Return, c.Append, int(c.RecomputeThreshold)
-	r.ConversationHeader = c.Identity.Header
+	r.ConversationHeader, r.KeepAlive = c.Identity.Header, time.Duration(c.StreamKeepalive)
 	return r
 }
 

@@ -371,13 +371,13 @@ func TestConfigWarnings(t *testing.T) {
 // The router's own part is all that the file says about it.
 func TestRouterConfig(t *testing.T) {
 	t.Parallel()
-	c, err := load(t, pair+"handle_ttl: 90s\nreuse: false\nidentity: {header: X-Own}\nlimits: {body: 2MiB, reply: 3MiB}\n", flagValues{})
+	c, err := load(t, pair+"handle_ttl: 90s\nstream_keepalive: 15s\nreuse: false\nidentity: {header: X-Own}\nlimits: {body: 2MiB, reply: 3MiB}\n", flagValues{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := c.router()
-	got := fmt.Sprint(r.Prefill, r.Decode, r.Reuse, r.HandleTTL, r.MaxBody, r.MaxReply, r.ConversationHeader, c.reloadInterval())
-	if want := fmt.Sprint("http://p:8000", "http://d:8000", false, 90*time.Second, 2<<20, 3<<20, "X-Own", 10*time.Second); got != want {
+	got := fmt.Sprint(r.Prefill, r.Decode, r.Reuse, r.HandleTTL, r.MaxBody, r.MaxReply, r.ConversationHeader, r.KeepAlive, c.reloadInterval())
+	if want := fmt.Sprint("http://p:8000", "http://d:8000", false, 90*time.Second, 2<<20, 3<<20, "X-Own", 15*time.Second, 10*time.Second); got != want {
 		t.Errorf("router() = %s, want %s", got, want)
 	}
 	if err := r.Validate(); err != nil {

@@ -20,6 +20,10 @@ type Edit struct {
 
 	sorted []patch  // memory of build
 	spare  [][]byte // memory for the next segs; nil if a Reader may still use it
+	room   struct { // first memory of objects and of what is appended to the outermost one
+		objects  [1]object
+		appended [6]member
+	}
 }
 
 // patch replaces the bytes of at by with.
@@ -51,7 +55,10 @@ type member struct {
 
 // Edit returns an empty set of changes.
 func (d *Doc) Edit() *Edit {
-	return &Edit{d: d, objects: []object{{at: d.root, slots: d.members}}}
+	e := &Edit{d: d}
+	e.room.objects[0] = object{at: d.root, slots: d.members, appended: e.room.appended[:0]}
+	e.objects = e.room.objects[:]
+	return e
 }
 
 // Reset makes e an empty set of changes to d that uses the memory of e again. Readers of e before must not be
@@ -156,16 +163,21 @@ func (e *Edit) remove(k int, is func([]byte, string) bool, names []string) int {
 	e.built = false
 	o := &e.objects[k]
 	n := 0
+	var appended []byte
 	for _, name := range names {
 		for i := range o.slots {
-			if o.dropped(i) || !is(o.rawName(e.d.body, i), name) {
+			raw := o.rawName(e.d.body, i)
+			if o.dropped(i) || k == 0 && e.d.otherLength(raw, name) || !is(raw, name) {
 				continue
 			}
 			o.fate(i).dropped = true
 			n++
 		}
 		before := len(o.appended)
-		o.appended = slices.DeleteFunc(o.appended, func(m member) bool { return is([]byte(m.name), name) })
+		o.appended = slices.DeleteFunc(o.appended, func(m member) bool {
+			appended = append(appended[:0], m.name...)
+			return is(appended, name)
+		})
 		n += before - len(o.appended)
 	}
 	return n
@@ -273,7 +285,7 @@ func (e *Edit) build() {
 	if e.built {
 		return
 	}
-	patches := append(e.sorted[:0], e.patches...)
+	patches := append(slices.Grow(e.sorted[:0], len(e.patches)+8), e.patches...)
 	for k := range e.objects {
 		patches = e.objects[k].compile(patches)
 	}
@@ -351,6 +363,13 @@ func (e *Edit) WriteTo(w io.Writer) (int64, error) {
 	e.build()
 	r := Reader{segs: e.segs}
 	return r.WriteTo(w)
+}
+
+// Segments is the result as pieces in order, none of them empty: parts of the document and what was put between
+// them. Nobody may change them.
+func (e *Edit) Segments() [][]byte {
+	e.build()
+	return e.segs
 }
 
 // Reader returns a new reader of the result. It does not copy the body and may be called again for every

@@ -162,6 +162,43 @@ func Elements(raw []byte) iter.Seq[[]byte] {
 	}
 }
 
+// Objects is [Elements] that calls visit with each member of an element that is an object, before it yields that
+// element. It reads the text once, which matters for messages of a megabyte.
+func Objects(raw []byte, visit func(Member)) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		start := skipSpace(raw, 0)
+		if start >= len(raw) || raw[start] != '[' {
+			return
+		}
+		var m Member
+		for c := open(raw, start); c.more(']'); {
+			at := c.i
+			if at < len(raw) && raw[at] == '{' {
+				o := open(raw, at)
+				for o.more('}') {
+					if !o.member(&m) {
+						return
+					}
+					visit(m)
+				}
+				if o.i >= len(raw) || raw[o.i] != '}' {
+					return
+				}
+				c.i = o.i + 1
+			} else if sp, ok := c.element(); ok {
+				c.i = sp.End
+			} else {
+				return
+			}
+			end := c.i
+			c.i = skipSpace(raw, end)
+			if !yield(raw[at:end:end]) {
+				return
+			}
+		}
+	}
+}
+
 // Lookup returns the value of the last member of the object raw called name.
 func Lookup(raw []byte, name string) ([]byte, bool) {
 	var found []byte

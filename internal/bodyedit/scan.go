@@ -52,45 +52,80 @@ const (
 	msb8 = 0x8080808080808080
 )
 
-// stops marks, in the top bit of each byte of w, the bytes at which a string cannot simply go on: quote,
-// backslash and control characters. Only the lowest mark is exact; marks above it may be borrows.
+// stops marks, in the top bit of each byte of w, exactly the bytes at which a string cannot simply go on: quote,
+// backslash and control characters.
 func stops(w uint64) uint64 {
+	const low7 = 0x7f7f7f7f7f7f7f7f
+	q, s := w^(lsb8*'"'), w^(lsb8*'\\')
+	// The top bit of a byte of each sum is clear if the byte is 0, or below 0x20; no sum carries into the next byte.
+	return ^((q&low7 + low7 | q) & (s&low7 + low7 | s) & (w&low7 + lsb8*0x60 | w)) & msb8
+}
+
+// mayStop is stops(w) != 0, in fewer steps: borrows set marks only where there is one below.
+func mayStop(w uint64) bool {
 	q := w ^ (lsb8 * '"')
 	s := w ^ (lsb8 * '\\')
-	return ((q-lsb8)&^q | (s-lsb8)&^s | (w-lsb8*0x20)&^w) & msb8
+	return ((q-lsb8)&^q|(s-lsb8)&^s|(w-lsb8*0x20)&^w)&msb8 != 0
 }
 
 // skipString returns the position behind the string whose opening quote is at i.
 func skipString(b []byte, i int) (int, error) {
 	i++
-	for {
-		for i+8 <= len(b) {
-			m := stops(binary.LittleEndian.Uint64(b[i:]))
-			if m != 0 {
-				i += bits.TrailingZeros64(m) >> 3
-				break
-			}
+next:
+	for i+8 <= len(b) {
+		w := binary.LittleEndian.Uint64(b[i:])
+		if !mayStop(w) {
 			i += 8
+			continue
 		}
-		if i >= len(b) {
-			return len(b), fail(len(b), reasonEnd)
-		}
-		switch c := b[i]; {
-		case c == '"':
-			return i + 1, nil
-		case c == '\\':
-			n := escapeLen(b[i:])
-			if n == 0 {
-				return i, fail(i, reasonEscape)
+		for m := stops(w); m != 0; {
+			k := bits.TrailingZeros64(m) - 7 // where the byte begins
+			if c := byte(w >> k); c == '"' {
+				return i + k>>3 + 1, nil
+			} else if c == '\\' && k < 56 && isEscape[byte(w>>(k+8))] {
+				m &^= 0x8080 << k // and whatever it escapes; the next word need not wait for this
+				continue
+			}
+			i += k >> 3
+			n, err := skipOne(b, i)
+			if err != nil {
+				return i, err
 			}
 			i += n
-		case c < 0x20:
-			return i, fail(i, reasonControl)
-		default: // in the last seven bytes
-			i++
+			continue next
 		}
+		i += 8
 	}
+	for i < len(b) {
+		if b[i] == '"' {
+			return i + 1, nil
+		}
+		n, err := skipOne(b, i)
+		if err != nil {
+			return i, err
+		}
+		i += n
+	}
+	return len(b), fail(len(b), reasonEnd)
 }
+
+// skipOne returns the length of the character or escape of a string at i, which is no quote.
+func skipOne(b []byte, i int) (int, error) {
+	switch c := b[i]; {
+	case c == '\\':
+		n := escapeLen(b[i:])
+		if n == 0 {
+			return 0, fail(i, reasonEscape)
+		}
+		return n, nil
+	case c < 0x20:
+		return 0, fail(i, reasonControl)
+	}
+	return 1, nil
+}
+
+// isEscape has the bytes that make an escape of two bytes with a backslash in front.
+var isEscape = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
 
 // escapeLen returns the length in bytes of the escape sequence that b begins with, 0 if it is malformed.
 func escapeLen(b []byte) int {

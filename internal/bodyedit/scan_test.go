@@ -294,3 +294,33 @@ func TestAppendString(t *testing.T) {
 	f("<a>&é\u2028", "\"<a>&é\u2028\"") // no HTML escaping
 	f("a\"b\\c\nd\re\tf\x00g\x1f", `"a\"b\\c\nd\re\tf\u0000g\u001f"`)
 }
+
+// Objects sees what Elements and Members see.
+func TestObjects(t *testing.T) {
+	t.Parallel()
+	type object struct {
+		Raw     string
+		Members []string
+	}
+	for _, raw := range []string{
+		``, `[]`, ` [ ] `, `{}`, `"x"`, `[{}]`, `[{"a":1}]`, ` [ { "a" : [ 1 , {"b":2} ] , "a" : "]" } , 3 , "x" , [ {"no":1} ] , null , {"c":{}} ] `,
+		`[{"a":1},{"b":2},{"c":"\"}"}]`, `[{"a":1},{"b"`, `[{"a":1}`, `[1,{"a":1},`, `[{"a":1}{"b":2}]`, `[{"a" 1}]`, `[{"a":1,}]`, `[{"a":1]`,
+	} {
+		var want, got []object
+		for el := range Elements([]byte(raw)) {
+			o := object{Raw: string(el)}
+			for m := range Members(el) {
+				o.Members = append(o.Members, m.Name()+"="+string(m.Raw))
+			}
+			want = append(want, o)
+		}
+		var members []string
+		for el := range Objects([]byte(raw), func(m Member) { members = append(members, m.Name()+"="+string(m.Raw)) }) {
+			got = append(got, object{string(el), members})
+			members = nil
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("Objects(%s) (-Elements and Members +Objects):\n%s", raw, diff)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
+	"slices"
 
 	"github.com/tarik-kv/tarik/internal/bodyedit"
 )
@@ -26,13 +27,20 @@ type Scope struct {
 
 // Key of the empty conversation of s.
 func (s Scope) Key() Key {
-	h := sha256.New()
+	var room [512]byte
+	b := room[:0]
 	for _, f := range [...]string{s.Tenant, s.Model, s.Salt, s.Endpoint} {
-		writeField(h, f)
+		b = appendField(b, f)
 	}
+	h := sha256.New()
 	for _, c := range s.Context {
-		writeField(h, c)
+		if len(b)+len(c) > cap(b)-8 && len(b) > 0 {
+			h.Write(b)
+			b = room[:0]
+		}
+		b = appendField(b, c)
 	}
+	h.Write(b)
 	return sum(h)
 }
 
@@ -41,8 +49,7 @@ func (s Scope) ID(name string) Key {
 	h := sha256.New()
 	k := s.Key()
 	h.Write(k[:])
-	writeField(h, "id")
-	writeField(h, name)
+	h.Write(appendField(appendField(nil, "id"), name))
 	return sum(h)
 }
 
@@ -58,11 +65,23 @@ const (
 // Messages are compared as sent. A client that serialises them anew in another way starts a new
 // conversation: that costs speed, never correctness.
 func Messages(scope Key, messages []byte) []Key {
-	var keys []Key
+	return Chain(scope, slices.Collect(bodyedit.Elements(messages)))
+}
+
+// Chain is [Messages] of messages that have been told apart already.
+func Chain(scope Key, messages [][]byte) []Key {
+	if len(messages) == 0 {
+		return nil
+	}
+	keys := make([]Key, len(messages))
+	h := sha256.New()
 	k := scope
-	for m := range bodyedit.Elements(messages) {
-		k = next(k, m)
-		keys = append(keys, k)
+	for i, m := range messages {
+		h.Reset()
+		h.Write(k[:])
+		h.Write(m)
+		k = sum(h)
+		keys[i] = k
 	}
 	return keys
 }
@@ -113,10 +132,8 @@ func sum(h hash.Hash) (k Key) {
 	return k
 }
 
-// writeField separates fields by their lengths, so that no two lists of fields run together.
-func writeField(h hash.Hash, s string) {
-	var n [8]byte
-	binary.LittleEndian.PutUint64(n[:], uint64(len(s)))
-	h.Write(n[:])
-	h.Write([]byte(s))
+// appendField separates fields by their lengths, so that no two lists of fields run together.
+func appendField(b []byte, s string) []byte {
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(s)))
+	return append(b, s...)
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/tarik-kv/tarik/internal/upstream"
 )
 
 // EngineOptions are what Engines need besides their configuration. Zero fields have defaults.
@@ -49,7 +51,7 @@ type engine struct {
 	keys *files[string]
 	tls  *files[*tls.Config] // nil: the base's
 
-	now     atomic.Pointer[http.Transport]
+	now     atomic.Pointer[transport]
 	refused atomic.Bool // it has refused the key, and that has been said
 }
 
@@ -100,6 +102,12 @@ func newEngine(c EngineConfig, o EngineOptions) (*engine, error) {
 	return e, nil
 }
 
+// transport is what carries calls: upstream's, which is the faster, where there is no TLS.
+type transport interface {
+	http.RoundTripper
+	CloseIdleConnections()
+}
+
 // parseKey checks a key of an engine. Errors show nothing of it.
 func parseKey(where string, data []byte) (string, error) {
 	key := strings.TrimSpace(string(data))
@@ -125,8 +133,12 @@ func (e *engine) renew() {
 	if t.TLSHandshakeTimeout == 0 {
 		t.TLSHandshakeTimeout = 10 * time.Second
 	}
-	if old := e.now.Swap(t); old != nil {
-		old.CloseIdleConnections()
+	var now transport = t
+	if e.url.Scheme == "http" {
+		now = upstream.New(t)
+	}
+	if old := e.now.Swap(&now); old != nil {
+		(*old).CloseIdleConnections()
 	}
 }
 
@@ -155,7 +167,7 @@ func (es *Engines) Reload() (changed []string, err error) {
 // CloseIdleConnections is for [http.Client.CloseIdleConnections].
 func (es *Engines) CloseIdleConnections() {
 	for _, e := range es.engines {
-		e.now.Load().CloseIdleConnections()
+		(*e.now.Load()).CloseIdleConnections()
 	}
 }
 
@@ -185,7 +197,7 @@ func (es *Engines) RoundTrip(req *http.Request) (*http.Response, error) {
 		out.Header = http.Header{}
 	}
 	own := e.authorize(out.Header)
-	res, err := e.now.Load().RoundTrip(&out)
+	res, err := (*e.now.Load()).RoundTrip(&out)
 	if err != nil || !own {
 		return res, err
 	}

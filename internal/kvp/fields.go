@@ -1,9 +1,11 @@
 package kvp
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 
 	"github.com/tarik-kv/tarik/internal/bodyedit"
 )
@@ -63,20 +65,24 @@ const (
 // internal are members by which an engine marks params as processed. In a request they switch its logic off.
 var internal = []string{"_remote_blocks_processed", "_p_side_truncated"}
 
+// docs are used again: every turn has params.
+var docs = sync.Pool{New: func() any { return new(bodyedit.Doc) }}
+
 // parse checks raw and returns what it says, and raw without members that must not be sent.
 func parse(raw []byte, want Shape) (Fields, []byte, error) {
 	var f Fields
 	if len(raw) > MaxRawBytes {
 		return f, nil, fmt.Errorf("params of %d bytes, at most %d", len(raw), MaxRawBytes)
 	}
-	doc, err := bodyedit.Scan(raw)
-	if err != nil {
+	doc := docs.Get().(*bodyedit.Doc)
+	defer docs.Put(doc)
+	if err := doc.Reset(raw); err != nil {
 		return f, nil, fmt.Errorf("params: %w", err)
 	}
-	if got := ShapeOf(doc.Bytes(doc.Root())); got != want && got != ShapeOther && got != ShapeNone {
+	if got := shapeOf(doc.Members()); got != want && got != ShapeOther && got != ShapeNone {
 		return f, nil, shapeError(got == ShapePrefill, got == ShapeDecode)
 	}
-	p := parser{f: &f, seen: map[string]bool{}}
+	p := parser{f: &f, names: make([][]byte, 0, 20)}
 	for m := range doc.Members() {
 		if err := p.member(m); err != nil {
 			return Fields{}, nil, err
@@ -96,49 +102,80 @@ func parse(raw []byte, want Shape) (Fields, []byte, error) {
 // parser collects the members of params.
 type parser struct {
 	f               *Fields
-	seen            map[string]bool
+	names           [][]byte        // of the first members
+	more            map[string]bool // of those behind them, nil if there are none
 	prefill, decode bool
+}
+
+// fewNames is how many names are compared with each other; engines send about fifteen.
+const fewNames = 32
+
+// first notes a name and reports whether it is there for the first time.
+func (p *parser) first(name []byte) bool {
+	if p.has(string(name)) {
+		return false
+	}
+	if len(p.names) < fewNames {
+		p.names = append(p.names, name)
+		return true
+	}
+	if p.more == nil {
+		p.more = map[string]bool{}
+	}
+	p.more[string(name)] = true
+	return true
+}
+
+func (p *parser) has(name string) bool {
+	for _, n := range p.names {
+		if string(n) == name {
+			return true
+		}
+	}
+	return p.more[name]
 }
 
 func (p *parser) member(m bodyedit.Member) error {
 	f := p.f
-	name := m.Name()
-	if p.seen[name] {
+	raw := m.RawName
+	if bytes.IndexByte(raw, '\\') >= 0 {
+		raw = []byte(m.Name())
+	}
+	if !p.first(raw) {
 		return errors.New("params name a member twice")
 	}
-	p.seen[name] = true
 	var err error
-	switch name {
+	switch string(raw) {
 	case nameRemotePrefill:
-		p.prefill, err = boolean(name, m.Raw)
+		p.prefill, err = boolean(nameRemotePrefill, m.Raw)
 	case nameRemoteDecode:
-		p.decode, err = boolean(name, m.Raw)
+		p.decode, err = boolean(nameRemoteDecode, m.Raw)
 	case nameBlocks:
 		f.Blocks, err = blocks(m.Raw)
 	case nameTokens:
-		f.Tokens, err = integer(name, m.Raw, 1, math.MaxInt32)
+		f.Tokens, err = integer(nameTokens, m.Raw, 1, math.MaxInt32)
 	case "remote_engine_id":
-		f.EngineID, err = text(name, m.Raw)
+		f.EngineID, err = text("remote_engine_id", m.Raw)
 	case "remote_request_id":
-		f.RequestID, err = text(name, m.Raw)
+		f.RequestID, err = text("remote_request_id", m.Raw)
 	case nameHost:
-		f.Host, err = text(name, m.Raw)
+		f.Host, err = text(nameHost, m.Raw)
 	case "remote_port":
-		f.Port, err = integer(name, m.Raw, 1, math.MaxUint16)
+		f.Port, err = integer("remote_port", m.Raw, 1, math.MaxUint16)
 	case "tp_size":
-		f.TPSize, err = integer(name, m.Raw, 1, maxParallelSize)
+		f.TPSize, err = integer("tp_size", m.Raw, 1, maxParallelSize)
 	case "dcp_size":
-		f.DCPSize, err = integer(name, m.Raw, 1, maxParallelSize)
+		f.DCPSize, err = integer("dcp_size", m.Raw, 1, maxParallelSize)
 	case "pp_size":
-		f.PPSize, err = integer(name, m.Raw, 1, maxParallelSize)
+		f.PPSize, err = integer("pp_size", m.Raw, 1, maxParallelSize)
 	case "remote_blocks_expiry_time":
-		f.Expiry, err = optionalFloat(name, m.Raw)
+		f.Expiry, err = optionalFloat("remote_blocks_expiry_time", m.Raw)
 	case "remote_registration_generation":
-		f.Generation, err = integer(name, m.Raw, 0, math.MaxInt32)
+		f.Generation, err = integer("remote_registration_generation", m.Raw, 0, math.MaxInt32)
 	case "transfer_mode":
 		f.TransferMode, _ = bodyedit.String(m.Raw) // informative only
 	case "remote_prefill_cached_tokens":
-		f.PrefillCached, err = optionalInt(name, m.Raw)
+		f.PrefillCached, err = optionalInt("remote_prefill_cached_tokens", m.Raw)
 	}
 	return err
 }
@@ -156,7 +193,7 @@ func (p *parser) finish(want Shape) error {
 		return shapeError(p.prefill, p.decode)
 	}
 	for _, name := range []string{nameBlocks, nameTokens, "remote_engine_id", "remote_request_id", nameHost, "remote_port"} {
-		if !p.seen[name] {
+		if !p.has(name) {
 			return fmt.Errorf("params lack %s", name)
 		}
 	}
@@ -232,7 +269,7 @@ func blocks(raw []byte) ([][]int, error) {
 		if len(groups) == MaxGroups {
 			return nil, fmt.Errorf("%s has more than %d groups", nameBlocks, MaxGroups)
 		}
-		ids := []int{}
+		ids := make([]int, 0, len(g)/8+1) // most ids have many digits
 		for el := range bodyedit.Elements(g) {
 			id, err := integer("a block id", el, 0, maxBlockID)
 			if err != nil {

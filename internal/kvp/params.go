@@ -1,6 +1,7 @@
 package kvp
 
 import (
+	"iter"
 	"strconv"
 
 	"github.com/tarik-kv/tarik/internal/bodyedit"
@@ -38,8 +39,13 @@ func ShapeOf(raw []byte) Shape {
 	default:
 		return ShapeOther
 	}
+	return shapeOf(bodyedit.Members(raw))
+}
+
+// shapeOf is ShapeOf of an object with these members.
+func shapeOf(all iter.Seq[bodyedit.Member]) Shape {
 	var prefill, decode, members bool
-	for m := range bodyedit.Members(raw) {
+	for m := range all {
 		members = true
 		switch {
 		case m.Is(nameRemotePrefill):

@@ -1,8 +1,6 @@
 package router
 
 import (
-	"bytes"
-	"io"
 	"math"
 
 	"github.com/tarik-kv/tarik/internal/bodyedit"
@@ -122,12 +120,7 @@ func parseIDs(raw []byte) []int32 {
 func quote(s string) []byte { return bodyedit.AppendString(nil, s) }
 
 // bytesPayload is a body that lies in one piece.
-type bytesPayload []byte
-
-func (p bytesPayload) Len() int64        { return int64(len(p)) }
-func (p bytesPayload) Reader() io.Reader { return bytes.NewReader(p) }
+func bytesPayload(b []byte) payload { return payload{b} }
 
 // editPayload is a body made of spans of the client's.
-type editPayload struct{ *bodyedit.Edit }
-
-func (p editPayload) Reader() io.Reader { return p.Edit.Reader() }
+func editPayload(e *bodyedit.Edit) payload { return payload(e.Segments()) }

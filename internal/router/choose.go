@@ -34,7 +34,7 @@ func (t *run) choose(s *turn.Start) {
 		in.CanPull, in.Held = true, s.Held.Handle.Tokens
 		in.PHas = min(in.PHas, s.Held.PromptTokens)
 	}
-	if t.await != nil { // what it will have
+	if t.ahead != nil { // what it will have
 		in.PHas = prev.Prompt + prev.Reply
 	}
 	in.PHas = blocks(in.PHas, p.BlockSize)
@@ -47,7 +47,7 @@ func (t *run) choose(s *turn.Start) {
 	t.receipt.Price = receiptOf(decision)
 	t.expected = m.Recompute(max(in.Prompt-max(in.PHas, in.Held), 1), max(in.PHas, in.Held)).Ms
 	t.dHas = in.DHas
-	if t.await != nil {
+	if t.ahead != nil {
 		without := m.Recompute(max(in.Prompt-prev.Ready, 1), prev.Ready)
 		s.Await = max(time.Millisecond, time.Duration(without.Ms*float64(time.Millisecond)))
 	}

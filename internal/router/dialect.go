@@ -45,18 +45,43 @@ var textParts = map[string]bool{
 	"thinking": true, "redacted_thinking": true, "tool_use": true, "tool_result": true,
 }
 
-// hasMedia reports whether any message has a content part that is not text.
-func hasMedia(messages []byte) bool {
-	for m := range bodyedit.Elements(messages) {
-		if content, ok := bodyedit.Lookup(m, "content"); ok && mediaContent(content, 0) {
-			return true
+// messages are those of a prompt, told apart.
+type messages struct {
+	list  [][]byte
+	media bool // one of them has a content part that is not text
+
+	content, output []byte // of the message being looked at; on responses the output of a tool may be parts as well
+}
+
+func (ms *messages) visit(m bodyedit.Member) {
+	switch {
+	case m.Is("content"):
+		ms.content = m.Raw
+	case m.Is("output"):
+		ms.output = m.Raw
+	}
+}
+
+func (ms *messages) add(m []byte) {
+	ms.media = ms.media || mediaContent(ms.content, 0) || mediaContent(ms.output, 0)
+	ms.content, ms.output = nil, nil
+	ms.list = append(ms.list, m)
+}
+
+// split fills in q.messages.
+func (q *request) split() {
+	switch q.endpoint {
+	case kvp.Completions:
+	case kvp.Responses: // its prompt is made of more than the body
+		for m := range bodyedit.Objects(q.prompt, q.messages.visit) {
+			q.messages.add(m)
 		}
-		// The output of a tool may be parts as well, on responses.
-		if output, ok := bodyedit.Lookup(m, "output"); ok && mediaContent(output, 0) {
-			return true
+	default:
+		q.messages.list = make([][]byte, 0, q.doc.ListLen())
+		for m := range q.doc.Listed(q.messages.visit) {
+			q.messages.add(m)
 		}
 	}
-	return false
 }
 
 // mediaContent looks into a list of content parts, and into tool results among them, which hold

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/tarik-kv/tarik/internal/kvp"
@@ -28,6 +29,14 @@ type failure struct {
 // in returns f as a client of this endpoint expects errors.
 func (f *failure) in(ep kvp.Endpoint) *failure {
 	f.anthropic = ep == kvp.Messages
+	return f
+}
+
+// at returns f as a client of this path expects errors.
+func (f *failure) at(path string) *failure {
+	if path == kvp.Messages.Path() || strings.HasPrefix(path, kvp.Messages.Path()+"/") {
+		return f.in(kvp.Messages)
+	}
 	return f
 }
 

@@ -13,3 +13,6 @@ func Patience(c *Config, d time.Duration) { c.probePatience = d }
 
 // AppendPremium sets what an append must save, in ms.
 func AppendPremium(c *Config, ms float64) { c.appendPremium = ms }
+
+// CloseIdle closes r's connections that no call uses.
+func CloseIdle(r *Router) { r.client.CloseIdleConnections() }

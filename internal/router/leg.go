@@ -1,53 +1,60 @@
 package router
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
 	"github.com/tarik-kv/tarik/internal/fleet"
+	"github.com/tarik-kv/tarik/internal/upstream"
 )
 
-// payload is a body that can be sent again: Reader starts over at each call.
-type payload interface {
-	Len() int64
-	Reader() io.Reader
-}
+// payload is a body in pieces, which nobody changes. It can be sent again.
+type payload [][]byte
 
 // call is one engine call.
 type call struct {
 	engine *fleet.Engine
 	path   string
 	body   payload
-	header http.Header // the client's headers that concern an engine
+	header http.Header // the client's headers that concern an engine; the call's own
 	id     string      // X-Request-Id
 }
 
+// jsonType is every call's Content-Type.
+var jsonType = []string{"application/json"}
+
 // send starts the call and returns the engine's answer as soon as its headers are there.
+//
+// It goes to the transport without an http.Client, which has nothing to add: an engine sends no
+// cookies, and a redirect is an answer like any other.
 func (r *Router) send(ctx context.Context, c call) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.engine.String()+c.path, c.body.Reader())
+	u := *c.engine.URL
+	u.Path += c.path
+	if u.RawPath != "" {
+		u.RawPath += c.path
+	}
+	c.header["Content-Type"] = jsonType
+	c.header["X-Request-Id"] = []string{c.id}
+	body := upstream.NewPieces(c.body...)
+	req := &http.Request{
+		Method: http.MethodPost, URL: &u, Header: c.header, Body: body, ContentLength: body.Len(), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		GetBody: func() (io.ReadCloser, error) { return upstream.NewPieces(c.body...), nil },
+	}
+	res, err := r.client.Transport.RoundTrip(req.WithContext(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("call %s: %w", c.engine, err)
+		return nil, &url.Error{Op: http.MethodPost, URL: c.path, Err: err} // cause must not show more of it
 	}
-	req.ContentLength = c.body.Len()
-	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(c.body.Reader()), nil }
-	for name, values := range c.header {
-		req.Header[name] = values
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Request-Id", c.id)
-	res, err := r.client.Do(req)
-	if err == nil && res.StatusCode < 500 {
+	if res.StatusCode < 500 {
 		c.engine.Answered()
 	}
-	return res, err
+	return res, nil
 }
 
 // answer is an engine's whole reply, kept to be looked at or passed on.
@@ -81,25 +88,38 @@ func readAll(res *http.Response, limit int64) ([]byte, error) {
 	if res.ContentLength > limit {
 		return nil, errTooLarge
 	}
-	var buf bytes.Buffer
-	if res.ContentLength > 0 {
-		buf.Grow(int(res.ContentLength) + bytes.MinRead)
+	size := int64(512)
+	if res.ContentLength >= 0 {
+		size = min(res.ContentLength+1, 1<<20) // what is announced is not yet there
 	}
-	n, err := buf.ReadFrom(io.LimitReader(res.Body, limit+1))
-	if n > limit {
-		err = errTooLarge
+	b := make([]byte, 0, size)
+	for {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := res.Body.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		switch {
+		case int64(len(b)) > limit:
+			return b, errTooLarge
+		case errors.Is(err, io.EOF):
+			return b, nil
+		case err != nil:
+			return b, err
+		}
 	}
-	return buf.Bytes(), err
 }
 
-// engineHeaders are the client's headers that an engine gets. Everything else is between the
-// client and the router: engines act on request ids, ranks and priorities.
+// engineHeaders are the client's headers that an engine gets, unless its Connection header says that
+// they are for the router. Everything else is between the client and the router: engines act on
+// request ids, ranks and priorities. Trailers of either side end at the router (RFC 9110 §6.5.1):
+// nobody needs them, and what comes behind a body has not been looked at.
 var engineHeaders = []string{"Authorization", "Accept", "Accept-Language", "User-Agent", "Traceparent", "Tracestate", "Baggage"}
 
 func forEngine(client http.Header) http.Header {
 	h := make(http.Header, len(engineHeaders))
 	for _, name := range engineHeaders {
-		if v := client[name]; v != nil {
+		if v := client[name]; v != nil && !namedIn(client["Connection"], name) {
 			h[name] = v
 		}
 	}

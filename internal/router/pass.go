@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -43,7 +44,7 @@ func (r *Router) passRoute(p Pass) http.HandlerFunc {
 		if !slices.Contains(p.Methods, req.Method) {
 			allowed := strings.Join(p.Methods, ", ")
 			w.Header().Set("Allow", allowed)
-			(&failure{status: http.StatusMethodNotAllowed, code: "method-not-allowed", message: "this path takes " + allowed + " only"}).write(w)
+			(&failure{status: http.StatusMethodNotAllowed, code: "method-not-allowed", message: "this path takes " + allowed + " only"}).at(req.URL.Path).write(w)
 			return
 		}
 		r.pass(w, req, engines, true)
@@ -55,18 +56,18 @@ func (r *Router) pass(w http.ResponseWriter, req *http.Request, engines []*fleet
 	if req.Method == http.MethodPost || req.ContentLength != 0 {
 		body, f := r.readBody(w, req)
 		if f != nil {
-			f.write(w)
+			f.at(req.URL.Path).write(w)
 			return
 		}
 		doc, err := bodyedit.Scan(body)
 		if err != nil {
-			badRequest("", fmt.Sprintf("request body: %v", err)).write(w)
+			badRequest("", fmt.Sprintf("request body: %v", err)).at(req.URL.Path).write(w)
 			return
 		}
 		caller, _ := tenant.FromContext(req.Context())
 		model, _ := bodyedit.String(doc.Get("model"))
 		if f := mayUse(caller, model); f != nil {
-			f.write(w)
+			f.at(req.URL.Path).write(w)
 			return
 		}
 		e := doc.Edit()
@@ -89,7 +90,7 @@ func (r *Router) pass(w http.ResponseWriter, req *http.Request, engines []*fleet
 		if !e.Info().Up {
 			continue
 		}
-		out, err := http.NewRequestWithContext(req.Context(), req.Method, e.String()+target, bytesPayload(payload).Reader())
+		out, err := http.NewRequestWithContext(req.Context(), req.Method, e.String()+target, bytes.NewReader(payload))
 		if err != nil {
 			break
 		}
@@ -107,7 +108,7 @@ func (r *Router) pass(w http.ResponseWriter, req *http.Request, engines []*fleet
 		_ = res.Body.Close()
 		return
 	}
-	engineDown("no engine answers").write(w)
+	engineDown("no engine answers").at(req.URL.Path).write(w)
 }
 
 func orUp(i fleet.Info) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/tarik-kv/tarik/internal/bodyedit"
@@ -200,11 +201,15 @@ type prefillReply struct {
 	promptIDs    []int32 // of a chat, if asked for
 }
 
+// docs are used again: each turn reads a reply of P.
+var docs = sync.Pool{New: func() any { return new(bodyedit.Doc) }}
+
 // readPrefill reads P's reply. P says how much it reused in the params (since 0.31) or in usage (if
 // started with --enable-prompt-tokens-details).
 func readPrefill(body []byte) (prefillReply, error) {
-	doc, err := bodyedit.Scan(body)
-	if err != nil {
+	doc := docs.Get().(*bodyedit.Doc)
+	defer docs.Put(doc)
+	if err := doc.Reset(body); err != nil {
 		return prefillReply{}, fmt.Errorf("reply is not JSON: %w", err)
 	}
 	p := prefillReply{fingerprint: doc.Get("system_fingerprint")}

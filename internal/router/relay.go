@@ -2,7 +2,6 @@ package router
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,24 +26,46 @@ type reply struct {
 	s         *stream        // of a stream
 	whole     *bodyedit.Edit // of a reply in one piece
 	info      *wire.Info
+	inEvent   bool   // only a part of the last event was there
 	response  []byte // of /v1/responses: the whole response object
 	tail      []byte // the end mark and what comes with it, not yet sent
 }
 
 // stream is the memory that relaying takes, used again by later streams.
 type stream struct {
-	buf    [16 << 10]byte
+	buf    []byte // what is read of D
 	framer sse.Framer
 	filter wire.Filter
 	out    []byte // filtered, not yet sent
 }
 
-var streams = sync.Pool{New: func() any { return new(stream) }}
+var streams = sync.Pool{New: func() any { return &stream{buf: make([]byte, leastRead)} }}
+
+// A stream's buffer is small, because most streams are a token now and then and there are thousands of
+// them, and grows while D sends more at once than fits.
+const (
+	leastRead = 4 << 10
+	mostRead  = 64 << 10
+)
+
+// read reads what there is of D's stream.
+func (p *reply) read() ([]byte, error) {
+	s := p.s
+	n, err := p.res.Body.Read(s.buf)
+	b := s.buf[:n]
+	if n == len(s.buf) && n < mostRead {
+		s.buf = make([]byte, 2*n)
+	}
+	return b, err
+}
 
 // close gives the reply's connection and memory back.
 func (p *reply) close() {
 	_ = p.res.Body.Close() // whatever is left of it is nobody's
 	if p.s != nil && cap(p.s.out) <= maxPooled {
+		if len(p.s.buf) > leastRead {
+			p.s.buf = make([]byte, leastRead)
+		}
 		streams.Put(p.s)
 	}
 	p.s, p.info = nil, nil // info is the stream's memory
@@ -63,8 +84,8 @@ const drainFor = 100 * time.Millisecond
 func (t *run) drain(p *reply) {
 	defer time.AfterFunc(drainFor, t.cancel).Stop()
 	for p.streaming && !p.info.Done {
-		n, err := p.res.Body.Read(p.s.buf[:])
-		p.take(p.s.buf[:n])
+		b, err := p.read()
+		p.take(b)
 		p.s.out = p.s.out[:0]
 		if err != nil {
 			return
@@ -98,7 +119,7 @@ func (t *run) decode(ctx context.Context, a turn.Decode) {
 	wantIDs = wantIDs || r.cfg.Reuse && r.cfg.Return && q.byIDs() // they are the next prompt's beginning
 	c := call{
 		engine: r.decode, path: q.endpoint.Path(), header: forEngine(q.header), id: t.id,
-		body: editPayload{q.decodeBody(a.Params, a.IDs, wantIDs, a.Brief)},
+		body: editPayload(q.decodeBody(a.Params, a.IDs, wantIDs, a.Brief)),
 	}
 	t.asked, t.gaveParams = time.Now(), a.Params != nil
 	t.visible = t.wireOptions() // here, since the machine goes on while the leg runs
@@ -129,7 +150,7 @@ func (t *run) began(ctx context.Context, c call) turn.Event {
 		return turn.DecodeFailed{Status: res.StatusCode}
 	}
 	p := &reply{res: res}
-	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	media := mediaType(res.Header.Get("Content-Type"))
 	p.streaming = media == eventStream || media == "" && t.q.streaming
 	switch coding := res.Header.Get("Content-Encoding"); {
 	case coding != "" && coding != "identity":
@@ -145,7 +166,7 @@ func (t *run) began(ctx context.Context, c call) turn.Event {
 		p.close()
 		return turn.DecodeFailed{}
 	case p.info.Failed():
-		t.failed = answer{status: errorStatus(p.info.Error), header: http.Header{"Content-Type": {"application/json"}}, body: errorBody(p.info.Error)}
+		t.failed = answer{status: errorStatus(p.info.Error), header: http.Header{"Content-Type": {"application/json"}}, body: errorBody(t.q.endpoint, p.info.Error)}
 	case t.ids != nil && len(p.info.PromptIDs) > 0 && !slices.Equal(t.ids, p.info.PromptIDs):
 		// P computed, or read, the KV of another prompt than the one D would continue.
 		t.failed = answer{err: errors.New("decode renders the prompt differently")}
@@ -159,6 +180,16 @@ func (t *run) began(ctx context.Context, c call) turn.Event {
 }
 
 const eventStream = "text/event-stream"
+
+// mediaType is a Content-Type without its parameters, in lower case.
+func mediaType(contentType string) string {
+	switch contentType {
+	case "application/json", eventStream, eventStream + "; charset=utf-8": // what engines say
+		return contentType[:min(len(contentType), len(eventStream))]
+	}
+	media, _, _ := mime.ParseMediaType(contentType)
+	return media
+}
 
 // wireOptions say what this client may see.
 func (t *run) wireOptions() wire.Options {
@@ -208,8 +239,8 @@ func (t *run) firstEvent(p *reply) error {
 	p.s.out = p.s.out[:0]
 	p.info = p.s.filter.Info()
 	for {
-		n, err := p.res.Body.Read(p.s.buf[:])
-		if p.take(p.s.buf[:n]) {
+		b, err := p.read()
+		if p.take(b) {
 			if dialects[t.q.endpoint].choices && p.info.Done && p.info.Choices == 0 && p.info.Error == nil {
 				return errNoEvent
 			}
@@ -251,6 +282,7 @@ func (p *reply) event(ev *sse.Event) (payload bool) {
 	} else {
 		p.s.out = append(p.s.out, out...)
 	}
+	p.inEvent = ev.Partial // its last part is Partial too; the next whole event ends the doubt
 	return ev.HasData() || ev.Partial
 }
 
@@ -262,17 +294,11 @@ const writePatience = time.Minute
 // handle.
 func (t *run) relay(client context.Context) turn.Event {
 	p := t.reply
-	h := t.w.Header()
-	copyHeaders(h, p.res.Header)
 	t.receipt.Status = http.StatusOK
 	if p.streaming {
 		cancel := t.cancel
 		stop := context.AfterFunc(client, func() { time.AfterFunc(drainFor, cancel) }) // ends a read that waits for D
-		h.Set("Content-Type", cmp.Or(h.Get("Content-Type"), eventStream))
-		// Nobody on the way may hold events back or change them.
-		h.Set("Cache-Control", "no-cache, no-transform")
-		h.Set("X-Accel-Buffering", "no")
-		t.w.WriteHeader(http.StatusOK)
+		t.pulse.begin(t.w, p.res.Header)
 		t.relayStream(p, http.NewResponseController(t.w))
 		stop()
 	}
@@ -305,7 +331,12 @@ func (t *run) ended(in *wire.Info) turn.DecodeDone {
 	if t.q.streaming {
 		t.learnDecode(rc.PromptTokens, rc.DCachedTokens)
 	}
-	switch h, err := t.handle(in.Handle); {
+	var h kvp.Handle
+	var err error
+	if in.Handle != nil {
+		h, err = t.handle(in.Handle)
+	}
+	switch {
 	case in.Handle == nil:
 		if done.Clean && t.gaveParams && !t.appended && !in.StopString && t.r.unseenReply(t.q) {
 			t.r.unseen.add(rc.PromptTokens+rc.OutputTokens, t.r.now()+t.r.cfg.HandleTTL)
@@ -343,8 +374,12 @@ func (t *run) complete() {
 		return
 	}
 	defer p.close()
+	opened := t.pulse.stop()
 	switch {
+	case !p.streaming && opened:
+		_, _ = t.w.Write(lateAnswer(t.q.endpoint, p.whole.Bytes(), false)) // the client has left
 	case !p.streaming:
+		copyHeaders(t.w.Header(), p.res.Header)
 		t.w.Header().Set("Content-Length", strconv.FormatInt(p.whole.Len(), 10))
 		t.w.WriteHeader(http.StatusOK)
 		_, _ = p.whole.WriteTo(t.w) // the client has left
@@ -369,12 +404,17 @@ func (t *run) firstToken(now time.Time) {
 func (t *run) passOn() {
 	if namesParams(t.failed.body) {
 		f := &failure{status: t.failed.status, code: "engine-error", message: "the engine refused the request"}
-		t.receipt.Status, t.receipt.Error = f.status, f.code
-		f.write(t.w)
+		t.fail(f)
+		return
+	}
+	t.receipt.Error = "engine-error"
+	if t.pulse.stop() {
+		t.receipt.Status = http.StatusOK
+		_, _ = t.w.Write(lateAnswer(t.q.endpoint, t.failed.body, true)) // the client has left
 		return
 	}
 	copyHeaders(t.w.Header(), t.failed.header)
-	t.receipt.Status, t.receipt.Error = t.failed.status, "engine-error"
+	t.receipt.Status = t.failed.status
 	t.w.Header().Set("Content-Length", strconv.Itoa(len(t.failed.body)))
 	t.w.WriteHeader(t.failed.status)
 	_, _ = t.w.Write(t.failed.body) // the client has left
@@ -390,8 +430,19 @@ func (t *run) refuse(leg turn.Leg) {
 	if t.failed.err != nil {
 		f.message += ": " + cause(t.failed.err)
 	}
+	t.fail(f)
+}
+
+// fail gives the client f, as an event if its stream has begun.
+func (t *run) fail(f *failure) {
+	f = f.in(t.q.endpoint)
 	t.receipt.Status, t.receipt.Error = f.status, f.code
-	f.in(t.q.endpoint).write(t.w)
+	if t.pulse.stop() {
+		t.receipt.Status = http.StatusOK
+		_, _ = t.w.Write(f.event()) // the client has left
+		return
+	}
+	f.write(t.w)
 }
 
 // errorStatus is the HTTP status that an error object of an engine names, 500 if it names none.
@@ -403,11 +454,16 @@ func errorStatus(object []byte) int {
 	return http.StatusInternalServerError
 }
 
-func errorBody(object []byte) []byte {
+// errorBody is an engine's error object, which came as an event, as the body of an error.
+func errorBody(ep kvp.Endpoint, object []byte) []byte {
 	if object == nil {
-		return (&failure{status: http.StatusBadGateway, code: "decode-failed", message: "the decode engine reports that the generation failed"}).body()
+		return (&failure{status: http.StatusBadGateway, code: "decode-failed", message: "the decode engine reports that the generation failed"}).in(ep).body()
 	}
-	return append(append([]byte(`{"error":`), object...), '}')
+	head := `{"error":`
+	if ep == kvp.Messages {
+		head = `{"type":"error","error":`
+	}
+	return append(append([]byte(head), object...), '}')
 }
 
 // endPatience is how long the end of a body may come after the end mark.
@@ -425,10 +481,12 @@ func (t *run) relayStream(p *reply, rc *http.ResponseController) {
 				deadline = now.Add(writePatience)
 				_ = rc.SetWriteDeadline(deadline) // not every writer has deadlines
 			}
+			t.pulse.hold()
 			_, err := t.w.Write(p.s.out)
 			if err == nil {
 				err = rc.Flush()
 			}
+			t.pulse.release(now, p.inEvent)
 			if err != nil {
 				t.left = true
 				t.drain(p)
@@ -451,14 +509,15 @@ func (t *run) relayStream(p *reply, rc *http.ResponseController) {
 			grace = time.AfterFunc(endPatience, t.cancel)
 			defer grace.Stop()
 		}
-		n, err := p.res.Body.Read(p.s.buf[:])
-		p.take(p.s.buf[:n])
+		b, err := p.read()
+		p.take(b)
 		if err == nil {
 			continue
 		}
 		if ev, ok := p.s.framer.Flush(); ok {
 			p.event(&ev)
 		}
+		t.pulse.stop()
 		_, _ = t.w.Write(p.s.out) // the client has left
 		t.firstToken(time.Now())
 		return

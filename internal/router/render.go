@@ -69,7 +69,7 @@ func (r *Router) render(ctx context.Context, q *request, id string) []int32 {
 	if !r.prefill.Info().NoRender {
 		e := q.doc.Edit()
 		e.DeleteFold(ownFields...)
-		if ids := r.askIDs(ctx, q, q.endpoint.Path()+"/render", editPayload{e}, id); ids != nil {
+		if ids := r.askIDs(ctx, q, q.endpoint.Path()+"/render", editPayload(e), id); ids != nil {
 			return ids
 		}
 	}
@@ -98,9 +98,10 @@ func (r *Router) askIDs(ctx context.Context, q *request, path string, body paylo
 }
 
 // subset is a body made of some of the client's members, byte for byte.
-func (q *request) subset(names ...string) payload { return subsetOf(q.doc, names...) }
+func (q *request) subset(names ...string) payload { return bytesPayload(members(q.doc, names...)) }
 
-func subsetOf(doc *bodyedit.Doc, names ...string) bytesPayload {
+// members is an object of some of a document's members, byte for byte.
+func members(doc *bodyedit.Doc, names ...string) []byte {
 	b := []byte{'{'}
 	for _, name := range names {
 		v := doc.Get(name)
@@ -112,5 +113,5 @@ func subsetOf(doc *bodyedit.Doc, names ...string) bytesPayload {
 		}
 		b = append(append(append(b, quote(name)...), ':'), v...)
 	}
-	return bytesPayload(append(b, '}'))
+	return append(b, '}')
 }

@@ -37,9 +37,10 @@ type request struct {
 	stripped                      int         // members that the client had no business to send
 
 	tenant   string
-	prompt   []byte // raw messages, whole input or prompt
-	items    []byte // of /v1/responses: the elements of prompt
-	previous string // previous_response_id, "" if none
+	prompt   []byte   // raw messages, whole input or prompt
+	messages messages // of prompt, but for a completion
+	items    []byte   // of /v1/responses: the elements of prompt
+	previous string   // previous_response_id, "" if none
 
 	chain []conv.Key // identity, see package conv
 	id    conv.Key   // of the client's own name for its conversation, zero if none
@@ -49,7 +50,11 @@ type request struct {
 // a request that an engine would refuse goes on to be refused there.
 // caller is who sent it, the zero Identity if nobody asked.
 func (r *Router) parse(ep kvp.Endpoint, header http.Header, body []byte, caller tenant.Identity) (*request, *failure) {
-	doc, err := bodyedit.Scan(body)
+	list := ""
+	if ep == kvp.Chat || ep == kvp.Messages {
+		list = dialects[ep].prompt
+	}
+	doc, err := bodyedit.ScanList(body, list)
 	if err != nil {
 		return nil, badRequest("", fmt.Sprintf("request body: %v", err))
 	}
@@ -76,6 +81,7 @@ func (r *Router) parse(ep kvp.Endpoint, header http.Header, body []byte, caller 
 			return nil, f
 		}
 	}
+	q.split()
 	q.plain = plainReason(q)
 	q.identify(r.cfg.ConversationHeader)
 	return q, nil
@@ -118,6 +124,7 @@ func (q *request) identify(own string) {
 	if name := conv.Name(own, q.header.Get, q.doc); name != "" {
 		q.id = s.ID(name)
 	}
+	s.Context = make([]string, 0, len(contextFields))
 	for _, name := range contextFields {
 		s.Context = append(s.Context, string(q.doc.Get(name)))
 	}
@@ -128,7 +135,7 @@ func (q *request) identify(own string) {
 	case kvp.Completions:
 		q.chain = conv.Prompt(s.Key(), q.prompt)
 	default:
-		q.chain = conv.Messages(s.Key(), q.prompt)
+		q.chain = conv.Chain(s.Key(), q.messages.list)
 	}
 }
 
@@ -167,7 +174,7 @@ func plainReason(q *request) turn.Reason {
 		return turn.PromptEmbeds
 	case q.endpoint == kvp.Completions && severalPrompts(q.prompt):
 		return turn.SeveralPrompts
-	case q.endpoint != kvp.Completions && hasMedia(q.prompt):
+	case q.messages.media:
 		return turn.MediaContent
 	}
 	return ""

@@ -386,7 +386,7 @@ func (b *back) renderWith(ctx context.Context, r *Router, probe string) []int32 
 	prompt := b.nextPrompt(probe)
 	q := b.q
 	if q.endpoint == kvp.Completions {
-		body := q.subset("model", "add_special_tokens").(bytesPayload)
+		body := members(q.doc, "model", "add_special_tokens")
 		sep := ","
 		if len(body) == len("{}") {
 			sep = ""
@@ -399,7 +399,7 @@ func (b *back) renderWith(ctx context.Context, r *Router, probe string) []int32 
 	e.Delete(previousID)
 	e.Set(dialects[q.endpoint].prompt, prompt)
 	if !r.prefill.Info().NoRender {
-		if ids := r.askIDs(ctx, q, q.endpoint.Path()+"/render", editPayload{e}, b.id); ids != nil {
+		if ids := r.askIDs(ctx, q, q.endpoint.Path()+"/render", editPayload(e), b.id); ids != nil {
 			return ids
 		}
 	}
@@ -410,7 +410,7 @@ func (b *back) renderWith(ctx context.Context, r *Router, probe string) []int32 
 	if err != nil {
 		return nil
 	}
-	return r.askIDs(ctx, q, "/tokenize", subsetOf(doc, tokenizeFields...), b.id)
+	return r.askIDs(ctx, q, "/tokenize", bytesPayload(members(doc, tokenizeFields...)), b.id)
 }
 
 // nextPrompt is the next prompt's messages, items or text, raw JSON, if probe is what it says.
@@ -454,7 +454,7 @@ func (b *back) warm(ctx context.Context, r *Router, w turn.Warm) turn.Event {
 			e := b.q.prefillBody(nil, nil)
 			e.Delete(previousID, "kv_transfer_params")
 			e.Set(dialects[b.q.endpoint].prompt, b.nextPrompt(probeA))
-			c.path, c.body = b.q.endpoint.Path(), editPayload{e}
+			c.path, c.body = b.q.endpoint.Path(), editPayload(e)
 		} else {
 			c.body = b.q.warmBody(w, false)
 		}

@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +27,7 @@ import (
 	"github.com/tarik-kv/tarik/internal/telemetry"
 	"github.com/tarik-kv/tarik/internal/tenant"
 	"github.com/tarik-kv/tarik/internal/turn"
+	"github.com/tarik-kv/tarik/internal/upstream"
 )
 
 // Config is one router in front of one P and one D.
@@ -45,6 +48,10 @@ type Config struct {
 	Threshold int   // P's kv_recompute_threshold, in tokens: it reads no fewer from D
 	MaxBody   int64 // bytes of a client's request; more is answered with 413
 	MaxReply  int64 // bytes of an engine's reply that is not streamed; more is answered with 502
+	// KeepAlive is how long a client that waits for a stream hears nothing before it gets the headers
+	// and a comment, and after that how long between comments. 0 is never: the first thing sent is the
+	// engine's, with the engine's status.
+	KeepAlive time.Duration
 	// HealthInterval is how often the engines are asked how they are.
 	HealthInterval time.Duration
 	// Pass lists further paths that go to an engine. All others are answered with 404.
@@ -90,6 +97,8 @@ func (c Config) Validate() error {
 		return errors.New("--decode: the URL of the decode engine is missing")
 	case c.HandleTTL <= HandleMargin:
 		return fmt.Errorf("--handle-ttl %s: must be more than the safety margin of %s, or no handle could ever be used; set it to D's decoder_kv_blocks_ttl", c.HandleTTL, HandleMargin)
+	case c.KeepAlive < 0:
+		return fmt.Errorf("keepalive %s: want 0 or more", c.KeepAlive)
 	case c.MaxBody < 1024:
 		return fmt.Errorf("--max-body %d: want at least 1024 bytes", c.MaxBody)
 	}
@@ -210,7 +219,7 @@ func (r *Router) Close() {
 // must not choose where prompts go.
 func engineClient(t http.RoundTripper) *http.Client {
 	if t == nil {
-		t = Transport()
+		t = upstream.New(Transport())
 	}
 	return &http.Client{
 		Transport:     t,
@@ -353,30 +362,90 @@ var methods = map[string]string{
 func notServed(w http.ResponseWriter, req *http.Request) {
 	if want := methods[req.URL.Path]; want != "" {
 		w.Header().Set("Allow", want)
-		(&failure{status: http.StatusMethodNotAllowed, code: "method-not-allowed", message: "this path takes " + want + " only"}).write(w)
+		(&failure{status: http.StatusMethodNotAllowed, code: "method-not-allowed", message: "this path takes " + want + " only"}).at(req.URL.Path).write(w)
 		return
 	}
 	(&failure{status: http.StatusNotFound, code: "not-found", message: fmt.Sprintf(
 		"this path is not served here; the router serves POST %s, %s, %s and %s, GET /v1/models, POST %s, /tokenize and /detokenize",
-		kvp.Chat.Path(), kvp.Completions.Path(), kvp.Responses.Path(), kvp.Messages.Path(), countTokens)}).write(w)
+		kvp.Chat.Path(), kvp.Completions.Path(), kvp.Responses.Path(), kvp.Messages.Path(), countTokens)}).at(req.URL.Path).write(w)
 }
 
-// guard says in the router's own log what a bug of its own did, and ends the connection, as the
-// server would. Other turns go on.
+// guard says in the router's own log what a bug of its own did, and ends the request: with a 500 if
+// no answer has begun, else so that the client sees a broken reply. Other turns go on.
 func (r *Router) guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		g := &guarded{ResponseWriter: w}
 		defer func() {
 			v := recover()
 			if v == nil {
 				return
 			}
-			if err, ok := v.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
-				r.log.Error("a request ended by a bug of the router", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(http.ErrAbortHandler) // meant
 			}
-			panic(http.ErrAbortHandler)
+			r.metrics.Panics.Inc()
+			r.log.Error("a request ended by a bug of the router", "panic", describe(v), "stack", string(debug.Stack()))
+			if g.begun {
+				panic(http.ErrAbortHandler)
+			}
+			for name := range w.Header() {
+				if name != "X-Tarik-Turn" && name != "X-Request-Id" {
+					w.Header().Del(name)
+				}
+			}
+			(&failure{
+				status: http.StatusInternalServerError, code: "internal-error", message: "the router failed on this request; its log says why",
+			}).at(req.URL.Path).write(w)
 		}()
-		h.ServeHTTP(w, req)
+		h.ServeHTTP(g, req)
 	})
+}
+
+// guarded is a ResponseWriter that knows whether an answer has begun.
+type guarded struct {
+	http.ResponseWriter
+	begun bool
+}
+
+// Unwrap is for [http.ResponseController].
+func (g *guarded) Unwrap() http.ResponseWriter { return g.ResponseWriter }
+
+func (g *guarded) WriteHeader(status int) {
+	g.begun = g.begun || status >= 200
+	g.ResponseWriter.WriteHeader(status)
+}
+
+func (g *guarded) Write(b []byte) (int, error) {
+	g.begun = true
+	return g.ResponseWriter.Write(b)
+}
+
+// FlushError is for [http.ResponseController].
+func (g *guarded) FlushError() error {
+	g.begun = true
+	return http.NewResponseController(g.ResponseWriter).Flush()
+}
+
+// beneath is the server's own writer, which some of net/http insists on.
+func beneath(w http.ResponseWriter) http.ResponseWriter {
+	if g, ok := w.(*guarded); ok {
+		return g.ResponseWriter
+	}
+	return w
+}
+
+// describe says what a panic was about. Values that are neither the runtime's nor this module's may
+// hold what a client sent.
+func describe(v any) string {
+	switch v := v.(type) {
+	case runtime.Error:
+		return v.Error()
+	case string:
+		if strings.HasPrefix(v, "BUG:") {
+			return v
+		}
+	}
+	return fmt.Sprintf("a %T", v)
 }
 
 // Admin serves operators: GET /turns, /metrics, /engines.
@@ -417,12 +486,14 @@ func (r *Router) generate(ep kvp.Endpoint) http.HandlerFunc {
 
 // readBody reads a request's whole body, at most MaxBody bytes, also after decompression.
 func (r *Router) readBody(w http.ResponseWriter, req *http.Request) ([]byte, *failure) {
-	tooLarge := &failure{status: http.StatusRequestEntityTooLarge, code: "body-too-large", message: fmt.Sprintf(
-		"the request is larger than %d bytes; the limit is the router's --max-body", r.cfg.MaxBody)}
-	if req.ContentLength > r.cfg.MaxBody {
-		return nil, tooLarge
+	tooLarge := func() *failure {
+		return &failure{status: http.StatusRequestEntityTooLarge, code: "body-too-large", message: fmt.Sprintf(
+			"the request is larger than %d bytes; the limit is the router's --max-body", r.cfg.MaxBody)}
 	}
-	var from io.Reader = http.MaxBytesReader(w, req.Body, r.cfg.MaxBody)
+	if req.ContentLength > r.cfg.MaxBody {
+		return nil, tooLarge()
+	}
+	var from io.Reader = http.MaxBytesReader(beneath(w), req.Body, r.cfg.MaxBody)
 	switch enc := strings.ToLower(req.Header.Get("Content-Encoding")); enc {
 	case "", "identity":
 	case "gzip":
@@ -439,19 +510,24 @@ func (r *Router) readBody(w http.ResponseWriter, req *http.Request) ([]byte, *fa
 	body := make([]byte, 0, min(max(req.ContentLength, 512), 1<<20)+1)
 	for {
 		if len(body) == cap(body) {
-			body = append(body, 0)[:len(body)]
+			// append would grow it by a quarter, and throw five times the size of a body of 100 MB away.
+			room := min(2*int64(len(body)), r.cfg.MaxBody+1)
+			if whole := req.ContentLength + 1; whole > int64(len(body)) {
+				room = min(room, whole)
+			}
+			body = slices.Grow(body, int(room)-len(body))
 		}
 		n, err := from.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
 		if int64(len(body)) > r.cfg.MaxBody {
-			return nil, tooLarge
+			return nil, tooLarge()
 		}
 		if err == io.EOF {
 			return body, nil
 		}
 		var limit *http.MaxBytesError
 		if errors.As(err, &limit) {
-			return nil, tooLarge
+			return nil, tooLarge()
 		}
 		if err != nil {
 			return nil, badRequest("", "request body: it ended early: "+err.Error())
@@ -461,6 +537,9 @@ func (r *Router) readBody(w http.ResponseWriter, req *http.Request) ([]byte, *fa
 
 // logTurn writes the one line a turn gets.
 func (r *Router) logTurn(rc *telemetry.Receipt) {
+	if !r.log.Enabled(context.Background(), slog.LevelInfo) {
+		return
+	}
 	r.log.Info("turn", "turn", rc.Turn, "conversation", rc.Conversation, "turn_number", rc.TurnNumber, "arm", rc.Arm, "why", rc.Why,
 		"prompt_tokens", rc.PromptTokens, "p_local", orZero(rc.PLocalTokens), "p_pulled", orZero(rc.PPulledTokens),
 		"p_computed", orZero(rc.PComputedTokens), "output_tokens", rc.OutputTokens, "ttft_ms", orZero(rc.TTFTMs), "status", rc.Status)

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/tarik-kv/tarik/internal/conv"
@@ -26,8 +26,8 @@ const lingerFor = 2 * time.Second
 // better asked to compute.
 const renderPatience = 5 * time.Second
 
-// run is one turn in progress. It belongs to the goroutine of its client's request; legs report
-// through events.
+// run is one turn in progress. It belongs to the goroutine of its client's request, which also waits
+// for its legs; only what a client's leaving asks for comes from another, see clientLeft.
 type run struct {
 	r     *Router
 	q     *request
@@ -37,12 +37,18 @@ type run struct {
 	begin time.Time
 
 	machine turn.Machine
-	events  chan turn.Event
-	crash   chan any           // a panic of a leg
 	now     turn.Event         // an event that came of an action itself
+	next    func() turn.Event  // the leg that an action began
 	cancel  context.CancelFunc // ends the leg in progress
-	prev    conv.Turn          // the turn this one continues
-	held    *kvp.Held
+	linger  *time.Timer        // ends the leg that goes on without its client
+
+	mu    sync.Mutex // with it, clientLeft uses machine, cancel and linger while inLeg
+	inLeg bool
+	gone  bool // the machine knows that the client has left
+	bug   any  // a panic of clientLeft
+
+	prev conv.Turn // the turn this one continues
+	held *kvp.Held
 
 	failed answer    // the reply of the leg that failed last
 	reply  *reply    // D's, once it has begun
@@ -52,12 +58,13 @@ type run struct {
 	// The legs' times, retries included.
 	prefillTook, decodeTook time.Duration
 	visible                 wire.Options
+	pulse                   *pulse  // nil: the client waits in silence
 	gaveParams              bool    // P's params went with it
 	ids                     []int32 // the exact prompt that P was given, nil if it rendered one itself
 	promptIDs               []int32 // the prompt as P has rendered it, nil if it did not say
 	receipt                 telemetry.Receipt
 
-	await      *back         // the return that is preparing P for this turn
+	ahead      *back         // the return that is preparing P for this turn
 	chosen     time.Time     // when the arm was
 	appended   bool          // D serves the turn alone
 	dHas       int           // tokens of the prompt that D is taken to have
@@ -73,7 +80,7 @@ type run struct {
 
 // serveTurn carries out one turn from request to receipt.
 func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request, begin time.Time) {
-	t := &run{r: r, q: q, w: w, id: newID(), begin: begin, http2: req.ProtoMajor >= 2, events: make(chan turn.Event, 1), crash: make(chan any, 1), cancel: func() {}}
+	t := &run{r: r, q: q, w: w, id: newID(), begin: begin, http2: req.ProtoMajor >= 2, cancel: func() {}}
 	t.receipt = telemetry.Receipt{
 		Turn: t.id, Time: begin.UTC().Format(time.RFC3339Nano), Endpoint: q.endpoint.Path(), Model: clip(q.model), Streamed: q.streaming,
 	}
@@ -86,6 +93,10 @@ func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request,
 	defer r.metrics.InFlight.Dec()
 	defer func() { t.cancel() }()
 	defer t.endAppend()
+	if q.streaming {
+		t.pulse = newPulse(w, r.cfg.KeepAlive, t.http2)
+		defer t.pulse.stop()
+	}
 	t.loop(req.Context())
 	if t.reply != nil && !t.reply.streaming {
 		t.firstToken(time.Now())
@@ -100,45 +111,90 @@ func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request,
 
 // loop feeds the machine until it is done.
 func (t *run) loop(client context.Context) {
+	told := make(chan struct{})
+	stop := context.AfterFunc(client, func() {
+		defer close(told)
+		t.clientLeft()
+	})
+	defer func() {
+		t.cancel()
+		if !stop() {
+			<-told
+		}
+		if t.linger != nil {
+			t.linger.Stop()
+		}
+	}()
 	legs := context.WithoutCancel(client) // a leg ends when the machine says so
-	gone := client.Done()
 	actions := t.machine.Step(t.start())
-	var linger <-chan time.Time
 	for {
 		for _, a := range actions {
 			if _, ok := a.(turn.Done); ok {
 				return
 			}
-			if _, ok := a.(turn.Linger); ok {
-				timer := time.NewTimer(lingerFor)
-				defer timer.Stop()
-				linger = timer.C
-				continue
-			}
 			t.do(legs, client, a)
 		}
-		actions = nil
+		var ev turn.Event
 		if t.now != nil {
-			ev := t.now
-			t.now = nil
-			if _, ok := ev.(turn.DecodeDone); ok && t.left && gone != nil {
-				gone = nil
+			ev, t.now = t.now, nil
+			if _, ok := ev.(turn.DecodeDone); ok && t.left && !t.gone {
+				t.gone = true
 				t.machine.Step(turn.ClientGone{}) // its Cancel is done: the relay has ended
 			}
-			actions = t.machine.Step(ev)
-			continue
+		} else {
+			ev = t.await(client)
 		}
-		select {
-		case ev := <-t.events:
-			actions = t.machine.Step(ev)
-		case v := <-t.crash:
-			panic(v)
-		case <-gone:
-			gone = nil
-			actions = t.machine.Step(turn.ClientGone{})
-		case <-linger:
-			linger = nil
+		actions = t.machine.Step(ev)
+	}
+}
+
+// await carries out the leg that was begun, in this goroutine: one of its own would cost every turn
+// more than all that is decided in it. Meanwhile clientLeft may step the machine, and nobody else.
+func (t *run) await(client context.Context) turn.Event {
+	leg := t.next
+	t.next = nil
+	t.mu.Lock()
+	if client.Err() != nil && !t.gone {
+		t.leave()
+	}
+	t.inLeg = true
+	t.mu.Unlock()
+	ev := leg()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.inLeg = false
+	if t.bug != nil {
+		panic(t.bug)
+	}
+	return ev
+}
+
+// clientLeft is called when the client has left, from another goroutine.
+func (t *run) clientLeft() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.inLeg || t.gone {
+		return // await will see it, or the relay has
+	}
+	defer func() {
+		if t.bug = recover(); t.bug != nil {
 			t.cancel()
+		}
+	}()
+	t.leave()
+}
+
+// leave tells the machine that the client has left and does what it asks for.
+func (t *run) leave() {
+	t.gone = true
+	for _, a := range t.machine.Step(turn.ClientGone{}) {
+		switch a.(type) {
+		case turn.Cancel:
+			t.cancel()
+		case turn.Linger:
+			t.linger = time.AfterFunc(lingerFor, t.cancel)
+		default:
+			panic(fmt.Sprintf("BUG: router: %T for a client that has left", a))
 		}
 	}
 }
@@ -166,7 +222,7 @@ func (t *run) start() turn.Start {
 	}
 	if found && !prev.ByName {
 		if b := r.returns.came(q, prev); b != nil {
-			s.Held, t.await = nil, b
+			s.Held, t.ahead = nil, b
 		}
 		if prev.Returned && s.Held == nil {
 			s.Without = turn.ReturnReady
@@ -213,7 +269,7 @@ func (t *run) do(legs, client context.Context, a turn.Action) {
 			return turn.Rendered{IDs: ids}
 		})
 	case turn.Await:
-		ctx, b := t.leg(legs, a.Deadline), t.await
+		ctx, b := t.leg(legs, a.Deadline), t.ahead
 		t.spawn(func() turn.Event {
 			select {
 			case <-b.over:
@@ -259,17 +315,8 @@ func (t *run) do(legs, client context.Context, a turn.Action) {
 	}
 }
 
-// spawn runs a leg and reports its event. A panic in it ends this turn, not the process.
-func (t *run) spawn(leg func() turn.Event) {
-	go func() {
-		defer func() {
-			if v := recover(); v != nil {
-				t.crash <- fmt.Sprintf("%v\n%s", v, debug.Stack())
-			}
-		}()
-		t.events <- leg()
-	}()
-}
+// spawn has a leg carried out next.
+func (t *run) spawn(leg func() turn.Event) { t.next = leg }
 
 // leg begins the context of the next leg and ends that of the one before.
 func (t *run) leg(parent context.Context, deadline time.Duration) context.Context {
@@ -294,13 +341,13 @@ func (t *run) prefill(ctx context.Context, a turn.Prefill) {
 		c.path, c.body = kvp.Completions.Path(), q.idsBody(a.Params, a.IDs)
 		t.ids = a.IDs
 	case a.IDs != nil && q.endpoint != kvp.Completions && !can.ExactPrompt:
-		c.body = editPayload{q.prefillBody(a.Params, nil)}
+		c.body = editPayload(q.prefillBody(a.Params, nil))
 	default:
 		e := q.prefillBody(a.Params, a.IDs)
 		if a.IDs == nil && q.endpoint == kvp.Chat && can.ExactPrompt {
 			e.Set("return_token_ids", jsonTrue) // so that D need not render the prompt once more
 		}
-		c.body = editPayload{e}
+		c.body = editPayload(e)
 		t.ids = a.IDs
 	}
 	switch a.Form {

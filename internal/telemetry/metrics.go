@@ -19,6 +19,7 @@ type Metrics struct {
 	Stripped     prometheus.Counter
 	BadParams    *prometheus.CounterVec
 	PrefillTrust *prometheus.GaugeVec
+	Panics       prometheus.Counter
 
 	Returns       *prometheus.CounterVec
 	ReturnTokens  *prometheus.CounterVec
@@ -70,6 +71,9 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "tarik_bad_params_total",
 			Help: "Replies whose kv_transfer_params could not be used and were taken for none, by leg.",
 		}, []string{"leg"}),
+		Panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tarik_panics_total", Help: "Requests ended by a bug of the router; its log says which.",
+		}),
 		PrefillTrust: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tarik_prefill_handles_proven",
 			Help: "1 if this P has proved that it reads handles, else 0, by engine URL.",
@@ -89,6 +93,6 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	}
 	r.MustRegister(m.Returns, m.ReturnTokens, m.ReturnSeconds)
 	r.MustRegister(m.Turns, m.Tokens, m.TTFT, m.Legs, m.InFlight, m.HandlesKept, m.HandlesUsed, m.NoHandle,
-		m.Truncated, m.Stripped, m.BadParams, m.PrefillTrust)
+		m.Truncated, m.Stripped, m.BadParams, m.PrefillTrust, m.Panics)
 	return m
 }
