@@ -32,7 +32,7 @@ type Situation struct {
 	Likely float64
 	// SavesMs is by how much a prepared P would shorten that turn's wait, in ms.
 	SavesMs float64
-	// CostsMs is how long P would be busy with it, in ms.
+	// CostsMs is how much longer P would be busy with it than without, in ms.
 	CostsMs float64
 	// Load is the share of P's time that turns take, 0 to 1: only then does a return cost anybody
 	// anything.
@@ -55,20 +55,27 @@ const (
 	idleLoad = 0.05
 	// roomy is D's usage up to which blocks may be held for a while.
 	roomy = 0.5
+	// unlikely is the probability of a next turn below which it is the reason for not preparing it.
+	unlikely = 0.2
 	// doubtful is the survival below which what P is given is hardly there when it is needed.
 	doubtful = 0.5
 )
 
-// Decide says what to do.
+// Decide says what to do. What a return computes is not computed on the turn any more, if that comes and
+// P has kept it: it costs others something only if not.
 func (s Situation) Decide() (Choice, Why) {
-	cost := max(s.Load, idleLoad) * s.CostsMs
+	cost := max(s.Load, idleLoad) * s.CostsMs * (1 - s.Likely*s.Survives)
 	value := s.Likely * s.SavesMs
+	pays := value*s.Survives > cost
+	if value == 0 && cost == 0 && s.SavesMs >= 0 {
+		pays = s.Likely >= unlikely // it costs no more than it saves: neither can be seen
+	}
 	switch {
-	case value*s.Survives > cost && s.Survives >= doubtful:
+	case pays && s.Survives >= doubtful:
 		return Now, Pays
-	case value <= cost && s.Likely < 0.2:
+	case value <= cost && s.Likely < unlikely:
 		return LetGo, Unlikely
-	case value <= cost:
+	case value <= cost && !pays:
 		return LetGo, NotWorth
 	case !s.Handle || s.DecodeUsage >= roomy:
 	case s.SurvivesAMoment < doubtful:

@@ -38,9 +38,13 @@ func TestDecide(t *testing.T) {
 	f("let-go: unlikely", func(s *Situation) { s.Likely = 0 })
 	// P lacks nothing, or what it lacks costs others more than it saves.
 	f("let-go: not-worth", func(s *Situation) { s.SavesMs = 0 })
-	f("let-go: not-worth", func(s *Situation) { s.SavesMs, s.CostsMs = 0, 0 })
 	f("let-go: not-worth", func(s *Situation) { s.SavesMs = -20 })
-	f("let-go: not-worth", func(s *Situation) { s.Load, s.CostsMs = 1, 500 })
+	f("let-go: not-worth", func(s *Situation) { s.Load, s.CostsMs, s.Likely = 1, 500, 0.4 })
+	// Neither can be seen, on engines that are fast or not known.
+	f("now: pays", func(s *Situation) { s.SavesMs, s.CostsMs = 0, 0 })
+	f("let-go: unlikely", func(s *Situation) { s.SavesMs, s.CostsMs, s.Likely = 0, 0, 0.1 })
+	// A busy P would compute it on the turn otherwise, which is nearly sure to come.
+	f("now: pays", func(s *Situation) { s.Load, s.CostsMs = 1, 500 })
 
 	// P would have lost it by then: D keeps it meanwhile, if it has room and time.
 	f("later: held-till-due", func(s *Situation) { s.Survives = 0.3 })
@@ -50,7 +54,7 @@ func TestDecide(t *testing.T) {
 	f("let-go: not-kept", func(s *Situation) { s.Survives, s.Soonest = 0.3, time.Minute })
 	f("let-go: not-kept", func(s *Situation) { s.Survives, s.Left = 0.3, 0 })
 	// It is doubtful whether it pays at all, given that P may lose it.
-	f("later: held-till-due", func(s *Situation) { s.Survives, s.Load, s.CostsMs = 0.6, 1, 400 })
+	f("later: held-till-due", func(s *Situation) { s.Survives, s.Load, s.CostsMs = 0.6, 1, 800 })
 }
 
 // TestDecideDirection: more to save, less to pay, a likelier turn, a better cache never turn now into

@@ -52,10 +52,10 @@ func After(m *price.Models, h *Habit, s *Survival, now time.Duration, e Ended) P
 	saves := m.Recompute(lack+nextTokens, e.Ready).Ms - m.Recompute(nextTokens, total).Ms
 	costs := m.Recompute(lack, e.Ready).Ms
 	if e.Handle {
-		// Without a return P is called as well, to let D free its blocks.
-		costs = min(costs, m.Pull(lack).Ms+m.Recompute(1, total).Ms) - m.Recompute(1, 0).Ms
+		costs = min(costs, m.Pull(lack).Ms+m.Recompute(1, total).Ms)
 	}
-	costs = max(costs, 0)
+	// What any call takes is no work of the engine, which serves many at once.
+	costs = max(costs-m.Recompute(1, 0).Ms, 0)
 	usual, known := h.Gap(0.5)
 	if !known {
 		usual = usualGap

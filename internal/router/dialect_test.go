@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/tarik-kv/tarik/internal/router"
 	"github.com/tarik-kv/tarik/internal/telemetry"
 )
 
@@ -86,7 +88,23 @@ func replyText(t testing.TB, h heard) (text, id string) {
 // that reuses nothing, turn after turn.
 func TestOracleDialects(t *testing.T) {
 	t.Parallel()
-	o := newOracle(t, "vllm-0.33", false)
+	t.Run("held", func(t *testing.T) {
+		t.Parallel()
+		oracleDialects(t, newOracle(t, "vllm-0.33", false), false)
+	})
+	t.Run("return", func(t *testing.T) {
+		t.Parallel()
+		oracleDialects(t, newOracleWith(t, "vllm-0.33", false, func(c *router.Config) { c.Append = false }), true)
+	})
+}
+
+func oracleDialects(t *testing.T, o *oracle, returns bool) {
+	ready := 0
+	defer func() {
+		if returns && ready < 30 {
+			t.Errorf("P was ready for %d of 48 turns", ready)
+		}
+	}()
 	rng := rand.New(rand.NewPCG(3, 4))
 	for c := range 12 {
 		path := []string{responsesPath, messagesPath}[c%2]
@@ -126,6 +144,17 @@ func TestOracleDialects(t *testing.T) {
 			rc := find(t, o, got)
 			if rc.TurnNumber != n+1 || n > 0 && (rc.PLocalTokens == nil || *rc.PLocalTokens < rc.PromptTokens/2) {
 				t.Errorf("%s turn %d: %+v, want turn %d with most of it reused", path, n, rc, n+1)
+			}
+			if rc.Why == "return-ready" {
+				ready++
+				if *rc.PComputedTokens > 300 {
+					t.Errorf("%s turn %d: P was ready and computed %d tokens", path, n, *rc.PComputedTokens)
+				}
+			}
+			for end := time.Now().Add(20 * time.Second); returns && time.Now().Before(end); time.Sleep(time.Millisecond) {
+				if rc = find(t, o, got); rc.Return != nil && rc.Return.State != telemetry.Pending {
+					break
+				}
 			}
 			previous = id
 			item := map[string]any{"role": "assistant", "content": gotText}

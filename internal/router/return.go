@@ -43,7 +43,7 @@ type returner struct {
 	bytes    int
 	habits   map[habitKey]*gap.Habit
 	survival gap.Survival
-	tails    map[string]int // tokens of a rendering behind the common beginning, by kind of probe
+	tails    map[string][]int32 // what a rendering ends with behind the common beginning, by kind of probe
 	running  sync.WaitGroup
 }
 
@@ -74,7 +74,7 @@ type back struct {
 
 func newReturner(r *Router) *returner {
 	return &returner{
-		r: r, wake: make(chan struct{}, 1), jobs: map[conv.Key]*back{}, habits: map[habitKey]*gap.Habit{}, tails: map[string]int{},
+		r: r, wake: make(chan struct{}, 1), jobs: map[conv.Key]*back{}, habits: map[habitKey]*gap.Habit{}, tails: map[string][]int32{},
 		queue: gap.NewQueue[conv.Key](),
 	}
 }
@@ -288,7 +288,15 @@ func (b *back) run(ctx context.Context, r *Router) turn.Returned {
 		cancel()
 		var legCtx context.Context
 		legCtx, cancel = context.WithTimeout(ctx, patience)
-		go func() { events <- f(legCtx) }()
+		go func() {
+			defer func() {
+				if v := recover(); v != nil {
+					r.bug("a return ended by a bug of the router", v)
+					events <- nil
+				}
+			}()
+			events <- f(legCtx)
+		}()
 	}
 	overtaken := b.overtaken
 	actions := m.Step(start)
@@ -321,6 +329,9 @@ func (b *back) run(ctx context.Context, r *Router) turn.Returned {
 		if now == nil {
 			select {
 			case now = <-events:
+				if now == nil {
+					return turn.Returned{State: turn.ReturnFailed, Why: turn.Bug}
+				}
 			case <-overtaken:
 				overtaken = nil
 				now = turn.Overtaken{}
@@ -343,33 +354,39 @@ func (b *back) render(ctx context.Context, r *Router) turn.Event {
 	}
 	kind := b.kind()
 	r.returns.mu.Lock()
-	tail, known := r.returns.tails[kind]
+	tail := r.returns.tails[kind]
 	r.returns.mu.Unlock()
-	if known {
-		return turn.RenderedNext{A: b.renderWith(ctx, r, probeA), Tail: tail}
-	}
-	// The two take as long as one.
-	second := make(chan []int32, 1)
-	go func() { second <- b.renderWith(ctx, r, probeB) }()
 	first := b.renderWith(ctx, r, probeA)
-	ev := turn.RenderedNext{A: first, B: <-second}
-	if ev.A == nil || ev.B == nil {
+	if n := len(first) - len(tail); len(tail) > 0 && n > 0 && slices.Equal(first[n:], tail) {
+		// It ends as others of its kind did behind what any next prompt begins with: one rendering tells.
+		return turn.RenderedNext{A: first, Tail: len(tail)}
+	}
+	if first == nil {
+		return turn.RenderedNext{}
+	}
+	ev := turn.RenderedNext{A: first, B: b.renderWith(ctx, r, probeB)}
+	if ev.B == nil {
 		return turn.RenderedNext{}
 	}
 	n := 0
 	for n < min(len(ev.A), len(ev.B)) && ev.A[n] == ev.B[n] {
 		n++
 	}
-	r.returns.mu.Lock()
-	defer r.returns.mu.Unlock()
-	if len(r.returns.tails) < maxHabits {
-		r.returns.tails[kind] = len(ev.A) - n
+	if n < len(ev.A) && len(ev.A)-n <= maxTail {
+		r.returns.mu.Lock()
+		defer r.returns.mu.Unlock()
+		if len(r.returns.tails) >= maxHabits {
+			clear(r.returns.tails)
+		}
+		r.returns.tails[kind] = slices.Clone(ev.A[n:])
 	}
 	return ev
 }
 
-// kind tells apart what may make a rendering end differently. A tail that is wrong after all costs a few
-// tokens of a preparation, nothing else.
+// maxTail is the longest tail that is kept, in tokens. Some templates put the system prompt behind it.
+const maxTail = 256
+
+// kind tells apart what usually makes a rendering end differently.
 func (b *back) kind() string {
 	parts := []string{b.q.endpoint.Path(), clip(b.q.model)}
 	if len(b.calls) > 0 {

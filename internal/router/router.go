@@ -383,8 +383,7 @@ func (r *Router) guard(h http.Handler) http.Handler {
 			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(http.ErrAbortHandler) // meant
 			}
-			r.metrics.Panics.Inc()
-			r.log.Error("a request ended by a bug of the router", "panic", describe(v), "stack", string(debug.Stack()))
+			r.bug("a request ended by a bug of the router", v)
 			if g.begun {
 				panic(http.ErrAbortHandler)
 			}
@@ -432,6 +431,12 @@ func beneath(w http.ResponseWriter) http.ResponseWriter {
 		return g.ResponseWriter
 	}
 	return w
+}
+
+// bug counts and logs a panic.
+func (r *Router) bug(what string, v any) {
+	r.metrics.Panics.Inc()
+	r.log.Error(what, "panic", describe(v), "stack", string(debug.Stack()))
 }
 
 // describe says what a panic was about. Values that are neither the runtime's nor this module's may

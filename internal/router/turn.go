@@ -502,7 +502,13 @@ func (t *run) note() {
 	}
 	said := &t.reply.info.Reply
 	t.calls = said.ToolCalls()
-	t.said, _ = said.AppendMessage(nil, t.q.endpoint, t.q.reasoning(len(t.calls) > 0))
+	t.said, _ = said.AppendMessage(nil, t.q.endpoint, "")
+	if full, ok := said.AppendMessage(nil, t.q.endpoint, "reasoning"); ok && len(full) != len(t.said) {
+		// It has thought. Whether that comes back is up to the client.
+		if name := t.q.reasoning(len(t.calls) > 0); name != "" {
+			t.said, _ = said.AppendMessage(nil, t.q.endpoint, name)
+		}
+	}
 	if len(t.said) == 0 {
 		t.said = nil
 	}

@@ -41,6 +41,7 @@ const (
 	TooLate      Reason = "too-late"      // P had no time while it was worth anything
 	NoRoom       Reason = "no-room"       // too many returns, or too long ones, wait already
 	ReplyUnknown Reason = "reply-unknown" // it was too long, or in no form that could be said again
+	Bug          Reason = "bug"           // of the router; its log has more
 	TooLong      Reason = "too-long"      // what the next prompt begins with leaves no room in P
 )
 
