@@ -26,6 +26,9 @@ type Turn struct {
 	ReadyAt time.Duration
 	// Returned: that was a return, so P has been given the reply too.
 	Returned bool
+	// Prefill and Decode are the engine ids of the lives of P and D that served it, "" where unknown. What
+	// another life has is not this one's.
+	Prefill, Decode string
 
 	key Key
 }

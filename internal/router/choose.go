@@ -27,12 +27,18 @@ func (t *run) choose(s *turn.Start) {
 	p, d := r.prefill.Info(), r.decode.Info()
 	in := price.Situation{
 		Prompt: t.estimate(), PHas: prev.Ready, DHas: blocks(prev.Prompt+prev.Reply-1, d.BlockSize),
-		Streams: int(r.streams.Load()), Threshold: r.cfg.Threshold, AppendLimit: price.AppendTokens, StallLimit: price.AppendStall, StallWeight: price.StallWeight, AppendPremium: r.cfg.appendPremium,
+		Streams: int(r.streams.Load()), RenderMs: math.Float64frombits(r.renderMs.Load()), Threshold: r.cfg.Threshold, AppendLimit: price.AppendTokens, StallLimit: price.AppendStall, StallWeight: price.StallWeight, AppendPremium: r.cfg.appendPremium,
 	}
 	_, in.QueueMs, _ = r.returns.atP.now(r.now())
 	if s.Held != nil && s.NoHandles == "" && s.NoRender == "" {
 		in.CanPull, in.Held = true, s.Held.Handle.Tokens
 		in.PHas = min(in.PHas, s.Held.PromptTokens)
+	}
+	if prev.Prefill != p.EngineID {
+		in.PHas = 0
+	}
+	if prev.Decode != d.EngineID {
+		in.DHas = 0
 	}
 	if t.ahead != nil { // what it will have
 		in.PHas = prev.Prompt + prev.Reply

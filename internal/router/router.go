@@ -128,6 +128,8 @@ type Router struct {
 	priceMu sync.Mutex
 	price   price.Models
 
+	renderMs atomic.Uint64 // what the last rendering took, a float64
+
 	returns   *returner
 	streams   atomic.Int64               // on D
 	appending atomic.Int64               // turns that D serves alone at the moment

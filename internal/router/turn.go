@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -266,6 +267,7 @@ func (t *run) do(legs, client context.Context, a turn.Action) {
 			begin := time.Now()
 			ids := t.r.render(ctx, t.q, t.id)
 			t.receipt.RenderMs = ms(time.Since(begin))
+			t.r.renderMs.Store(math.Float64bits(t.receipt.RenderMs))
 			return turn.Rendered{IDs: ids}
 		})
 	case turn.Await:
@@ -477,6 +479,7 @@ func (t *run) keep(a turn.Keep) {
 	next.Ended, next.PromptBytes = r.now(), len(t.q.prompt)
 	next.Prompt, next.Reply = max(out.Prompt, t.receipt.PromptTokens), t.receipt.OutputTokens
 	next.Ready, next.ReadyAt = t.prev.Ready, t.prev.ReadyAt
+	next.Prefill, next.Decode = r.prefill.Info().EngineID, r.decode.Info().EngineID
 	if out.Prompt > 0 { // P has had it
 		next.Ready, next.ReadyAt = out.Prompt, r.now()
 	}
