@@ -53,6 +53,7 @@ const (
 	BelowThreshold   Reason = "below-threshold"    // P found it not worth a transfer
 	PullFailed       Reason = "pull-failed"        // P answered with an error; asked again without
 	PullLate         Reason = "pull-late"          // P did not answer in time; asked again without
+	PrefillLate      Reason = "prefill-late"       // P was too slow with a return that no handle was given to
 	PrefillFailed    Reason = "prefill-failed"     // D computed everything itself
 	PrefillKeptNone  Reason = "prefill-kept-none"  // P answered without params; D computed everything
 	DecodeFailedOnce Reason = "decode-failed-once" // D failed on P's blocks and was asked again without

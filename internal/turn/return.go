@@ -283,8 +283,11 @@ func (m *Return) warmed(ev Warmed) []Action {
 		m.pull, m.reads, m.out.Pulled = false, false, 0
 		return m.warm(false, nil)
 	}
-	if ev.Late {
+	switch {
+	case ev.Late && m.pull:
 		return m.end(ReturnFailed, PullLate)
+	case ev.Late:
+		return m.end(ReturnFailed, PrefillLate)
 	}
 	return m.end(ReturnFailed, PrefillFailed)
 }
