@@ -24,6 +24,7 @@ type run struct {
 	client  *http.Client
 	model   string
 	id      string
+	part    string // "" for the first part of a run, another for each that goes on with it
 	journal *Journal
 	scale   Calibration
 	blocks  map[string]int // block size by decode engine, tokens
@@ -137,6 +138,7 @@ func (r *run) prepare(ctx context.Context, version string) error {
 	h := Header{Type: "run", Format: journalFormat, Started: time.Now().UTC(), Version: version, Host: host(), Model: r.model, Plan: *p, Engines: r.versions(ctx)}
 	if old := r.journal.header; old != nil {
 		r.id, r.scale = old.RunID, old.Calibration
+		r.part = fmt.Sprintf("-%016x", rand.Uint64()) // a group that was cut off must not find its own prompts in a cache
 	} else {
 		r.id = fmt.Sprintf("%016x", rand.Uint64()) // another run must not find this one's prompts in a cache
 		var f *Failure
@@ -188,7 +190,7 @@ func (r *run) warm(ctx context.Context) error {
 		for i := range r.plan.Arms {
 			a := &r.plan.Arms[i]
 			for n := range r.plan.Warmup {
-				id := identity{r.id, cell, -1 - n, 0}
+				id := identity{r.id + r.part, cell, -1 - n, 0}
 				c := r.conversation(id)
 				c.Turns = c.Turns[:min(len(c.Turns), 3)]
 				for _, t := range r.play(ctx, a, id, c, time.Now(), nil) {
@@ -253,7 +255,7 @@ type played struct {
 // group plays the same conversations on all arms, one arm after the other in random order.
 func (r *run) group(ctx context.Context, t task) *group {
 	g := &group{GroupRecord: GroupRecord{Type: "group", Group: t.number, Cell: t.cell, Repeat: t.repeat}}
-	id := identity{r.id, t.cell, t.repeat, 0}
+	id := identity{r.id + r.part, t.cell, t.repeat, 0}
 	order := rand.New(rand.NewPCG(id.seed("order"), 0)).Perm(len(r.plan.Arms))
 	answers := map[string][]played{}
 	for _, i := range order {

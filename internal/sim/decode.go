@@ -24,7 +24,9 @@ type decode struct {
 	joining  int           // admitted, not yet streaming
 	busy     time.Duration // in all
 	sumK     float64       // streams · ms
-	appends  int
+	// activeSum is what requests in progress had in D's pool over time, token·ms: from admission on, with half of the reply.
+	activeSum float64
+	appends   int
 }
 
 type stream struct {
@@ -196,7 +198,7 @@ func (s *run) seat(d *decode) {
 		d.waiting.pop()
 		d.used += need
 		d.joining++
-		x.alloc, x.dHas = need, int32(has)
+		x.alloc, x.dHas, x.seated = need, int32(has), s.now
 		if x.alone {
 			s.computeOn(d, t)
 			continue

@@ -65,7 +65,7 @@ func (s *run) arrival(i int32) {
 		s.askDecode(t)
 		return
 	}
-	x.p, x.d = s.choosePrefill(c, int(x.prompt)), s.chooseDecode(c)
+	x.p, x.d = s.choosePrefill(c, x), s.chooseDecode(c)
 	s.settle(c, atP, x.p)
 	s.settle(c, atD, x.d)
 	s.act(t, x.machine.Step(s.start(t)))
@@ -112,11 +112,8 @@ func (s *run) choose(t int32, st *turn.Start) {
 	p, d := &s.ps[x.p], &s.ds[x.d]
 	p.load.pass(s.now)
 	in := price.Situation{
-		Prompt: int(x.prompt), PHas: int(c.ready), QueueMs: p.load.dueMs / 2, Threshold: s.o.Threshold, Streams: len(d.streams),
+		Prompt: int(x.prompt), PHas: int(c.readyAtP(x.p)), QueueMs: p.load.dueMs / 2, Threshold: s.o.Threshold, Streams: len(d.streams),
 		AppendLimit: s.o.AppendLimit, StallLimit: toMs(s.o.StallLimit), StallWeight: s.o.StallWeight, AppendPremium: price.AppendPremium,
-	}
-	if c.entries[atP].engine != x.p {
-		in.PHas = 0
 	}
 	if c.entries[atD].engine == x.d {
 		in.DHas = d.floor(int(c.prompt + c.reply - 1))
@@ -227,8 +224,8 @@ func (s *run) prefill(t int32, a turn.Prefill) {
 	x := &s.turns.items[t]
 	c := &s.convs[x.conv]
 	p := &s.ps[x.p]
-	k := call{conv: x.conv, turn: t, ret: -1, engine: x.p, form: a.Form, prompt: x.prompt, common: x.text}
-	has := min(int(c.ready), int(x.text))
+	k := call{conv: x.conv, turn: t, ret: -1, engine: x.p, load: x.p, form: a.Form, prompt: x.prompt, common: x.text}
+	has := min(int(c.readyAtP(x.p)), int(x.text))
 	switch a.Form {
 	case turn.FormPull:
 		k.want, k.handle = min(x.common, c.heldTokens), true
@@ -236,6 +233,7 @@ func (s *run) prefill(t int32, a turn.Prefill) {
 	case turn.FormRelease:
 		k.handle = true
 	}
+	k.ready = int32(min(int(c.readyAtP(x.p)), int(x.text)))
 	k.expected = s.prices.Recompute(max(int(x.prompt)-has, 1), has).Ms
 	k.waitMs = p.load.begin(s.now, k.expected)
 	i := s.ask(k)
@@ -255,7 +253,7 @@ func (s *run) late(i int32) {
 	}
 	c.over = true
 	s.stats.late++
-	s.ps[c.engine].load.end(s.now, c.expected)
+	s.ps[c.load].load.end(s.now, c.expected)
 	t := c.turn
 	s.act(t, s.turns.items[t].machine.Step(turn.PrefillDone{Late: true}))
 }
@@ -274,7 +272,7 @@ func (s *run) prefillDone(i int32) {
 	k.gen++ // no deadline any more
 	x := &s.turns.items[k.turn]
 	p := &s.ps[k.engine]
-	p.load.end(s.now, k.expected)
+	s.ps[k.load].load.end(s.now, k.expected)
 	x.p = k.engine
 	x.pHas, x.pulled = k.has, k.pulled
 	took := s.now - k.asked - min(ms(k.waitMs), (s.now-k.asked)/2)
@@ -288,8 +286,8 @@ func (s *run) prefillDone(i int32) {
 		case s.sample(1):
 			s.prices.ObserveRecompute(max(int(k.prompt)-has, 1), has, took)
 		}
-		if c := &s.convs[k.conv]; c.ready > 0 && x.text > 0 {
-			p.survival.Saw(s.now-c.readyAt, 2*int64(k.has) >= int64(min(c.ready, x.text)))
+		if k.ready > 0 {
+			p.survival.Saw(s.now-s.convs[k.conv].readyAt, 2*k.has >= k.ready)
 		}
 	}
 	cached := 0
@@ -317,7 +315,7 @@ func (s *run) sample(which int) bool {
 // prefillFailed reports that P has no room for a turn at all.
 func (s *run) prefillFailed(i int32) {
 	k := &s.calls.items[i]
-	s.ps[k.engine].load.end(s.now, k.expected)
+	s.ps[k.load].load.end(s.now, k.expected)
 	t := k.turn
 	s.turns.items[t].call = -1
 	s.calls.give(i)
@@ -393,6 +391,7 @@ func (s *run) began(t int32) {
 func (s *run) replied(t int32) {
 	x := &s.turns.items[t]
 	d := &s.ds[x.d]
+	d.activeSum += (float64(x.prompt) + float64(x.reply)/2) * toMs(s.now-x.seated)
 	n := 0
 	if s.o.Policy.caches() {
 		n = d.floor(int(x.prompt + x.reply - 1))

@@ -15,6 +15,7 @@ type call struct {
 	ret    int32 // -1: of a turn
 	gen    uint32
 	engine int16
+	load   int16 // engine whose load it counts for
 	form   turn.Form
 	over   bool // given up by its caller
 	queued bool
@@ -23,12 +24,14 @@ type call struct {
 	common int32 // of them that what the conversation had before begins with
 	want   int32 // tokens that its handle covers, 0 without
 	handle bool  // P tells D that the handle is done with
+	ready  int32 // tokens that P should have in its cache
 
 	has      int32 // tokens found in P's cache
 	pulled   int32
 	pos      int32 // tokens that are there
 	alloc    int64 // tokens of the pool that it holds besides the entry
 	asked    time.Duration
+	work     float64 // ms that computing it still takes, as far as is known
 	waitMs   float64 // expected when it was asked
 	expected float64 // ms
 }
@@ -44,6 +47,7 @@ type prefill struct {
 	blocked  time.Duration // its thread posts descriptors until then
 	linkFree time.Duration
 	busy     time.Duration // in all
+	work     float64       // ms, of the calls that it has
 	load     load
 	returns  gap.Queue[int32]
 	survival gap.Survival
@@ -111,9 +115,29 @@ func (s *run) ask(c call) int32 {
 	i := s.calls.take()
 	gen := s.calls.items[i].gen + 1
 	c.gen, c.asked = gen, s.now
+	p := &s.ps[c.engine]
+	has := 0
+	if e := p.entry(c.conv); e.engine == c.engine && s.o.Policy.caches() {
+		has = min(int(e.tokens), int(c.common))
+	}
+	s.owe(&c, p, max(has, int(c.want)))
 	s.calls.items[i] = c
 	s.heap.add(s.now+ms(s.o.Costs.Front(int(c.prompt))), atPrefill, i, gen)
 	return i
+}
+
+// owe notes what a call will have to compute if it begins with so many tokens.
+func (s *run) owe(c *call, p *prefill, has int) {
+	work := s.o.Costs.Kernels(float64(max(int(c.prompt)-has, 1)), float64(has))
+	p.work += work - c.work
+	c.work = work
+}
+
+// paid notes that a part of it is done.
+func (p *prefill) paid(c *call, work float64) {
+	work = min(work, c.work)
+	c.work -= work
+	p.work = max(p.work-work, 0)
 }
 
 // arrive puts a call into the engine's queue.
@@ -132,6 +156,7 @@ func (s *run) admit(p *prefill) {
 		c := &s.calls.items[i]
 		if c.over {
 			p.waiting.pop()
+			p.paid(c, c.work)
 			s.releaseHandle(c)
 			s.calls.give(i)
 			continue
@@ -140,6 +165,7 @@ func (s *run) admit(p *prefill) {
 		if e.engine != c.engine {
 			if e.users > 0 { // another call of the conversation is on its way there
 				p.waiting.pop()
+				p.paid(c, c.work)
 				c.engine = e.engine
 				s.heap.add(s.now, atPrefill, i, c.gen)
 				continue
@@ -158,6 +184,7 @@ func (s *run) admit(p *prefill) {
 			if p.blocks(int(c.prompt)) > p.capacity {
 				p.waiting.pop()
 				s.refused++
+				p.paid(c, c.work)
 				s.releaseHandle(c)
 				s.fail(i)
 				continue
@@ -174,9 +201,11 @@ func (s *run) admit(p *prefill) {
 			start := max(s.now, p.linkFree)
 			p.linkFree = start + ms(took)
 			p.blocked = max(p.blocked, s.now) + ms(posting)
+			s.owe(c, p, has+count)
 			s.heap.add(p.linkFree, pulled, i, c.gen)
 			continue
 		}
+		s.owe(c, p, has)
 		s.releaseHandle(c)
 		p.ready.push(i)
 	}
@@ -224,6 +253,7 @@ func (s *run) stepOver(p *prefill) {
 	done := 0
 	for _, b := range p.batch {
 		c := &s.calls.items[b.call]
+		p.paid(c, s.o.Costs.Kernels(float64(b.n), float64(c.pos)))
 		c.pos = min(c.pos+b.n, c.prompt)
 		if c.pos == c.prompt {
 			done++
@@ -241,9 +271,13 @@ func (s *run) stepOver(p *prefill) {
 // computed ends a call.
 func (s *run) computed(p *prefill, i int32) {
 	c := &s.calls.items[i]
+	p.paid(c, c.work)
 	n := 0
 	if s.o.Policy.caches() {
 		n = p.floor(int(c.prompt))
+	}
+	if c.ret >= 0 { // the turn that it is for may have overtaken it, and left more
+		n = max(n, int(p.entry(c.conv).tokens))
 	}
 	p.set(c.conv, n, c.alloc)
 	c.alloc = 0

@@ -78,6 +78,13 @@ func number(f float64) string {
 	return fmt.Sprintf("%.0f", f)
 }
 
+func ratio(f float64) string {
+	if f == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.3f", f)
+}
+
 func percent(f float64) string { return fmt.Sprintf("%.1f %%", 100*f) }
 
 // WriteText writes the report for people.
@@ -118,6 +125,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		{"streams at D"},
 		{"pinned at D, mean"},
 		{"  GB"},
+		{"KV at D / active"},
 	}
 	for _, x := range r.Results {
 		engines := fmt.Sprintf("%dP %dD", x.Prefills, x.Decodes)
@@ -128,7 +136,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		for i, cell := range []string{
 			string(x.Policy), engines, fmt.Sprint(x.Requests), number(x.TTFT.P50), number(x.TTFT.P90), number(x.TTFT.P99), number(x.ITL.P50), number(x.ITL.P99),
 			number(x.ITL.Max), percent(x.HitRate), percent(x.Repeated), percent(x.GoodShare), number(x.GoodPerSecond), pBusy, percent(x.DBusy),
-			number(x.DStreams), fmt.Sprintf("%.0f", x.PinnedMean), number(x.PinnedGB),
+			number(x.DStreams), fmt.Sprintf("%.0f", x.PinnedMean), number(x.PinnedGB), ratio(x.KVRatio),
 		} {
 			t[i] = append(t[i], cell)
 		}

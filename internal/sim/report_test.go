@@ -40,7 +40,7 @@ func fixedResult(p Policy, at float64) *Result {
 	q := Quantiles{Count: 100, Mean: at, P50: at, P90: 2 * at, P95: 3 * at, P99: 4 * at, Max: 5 * at}
 	r := &Result{
 		Policy: p, Prefills: 2, Decodes: 3, Requests: 100, Seconds: 50, TTFT: q, ITL: q, TPOT: q, E2E: q, FollowUps: 90, HitRate: 0.9, Repeated: 0.95,
-		GoodShare: 0.99, GoodPerSecond: 1.98, RequestsPerSecond: 2, PBusy: 0.25, DBusy: 0.5, DStreams: 4.5, PinnedMean: 12_345, PinnedGB: 3.2,
+		GoodShare: 0.99, GoodPerSecond: 1.98, RequestsPerSecond: 2, PBusy: 0.25, DBusy: 0.5, DStreams: 4.5, PinnedMean: 12_345, PinnedGB: 3.2, ActiveMean: 98_760, KVRatio: 1.125,
 		Arms: []ArmStat{{Arm: "local", Turns: 100, TTFT: q}}, Returns: []Count{{"done", "", 80}, {"dropped", "too-late", 3}},
 	}
 	r.ttft.add(at, 3)

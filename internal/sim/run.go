@@ -39,6 +39,14 @@ type conversation struct {
 	ret int32 // the return that waits or runs, -1
 }
 
+// readyAtP is how many tokens an engine was given of it, as far as is known.
+func (c *conversation) readyAtP(engine int16) int32 {
+	if c.entries[atP].engine != engine {
+		return 0
+	}
+	return c.ready
+}
+
 // request is one turn in progress.
 type request struct {
 	plan
@@ -52,6 +60,7 @@ type request struct {
 	hadHandle          bool
 	awaits             bool
 	asked              time.Duration // D
+	seated             time.Duration // at D
 	call               int32
 	p, d               int16
 	pHas, pulled, dHas int32
@@ -375,30 +384,31 @@ func (s *run) moveEntry(c int32, k side, to int16) {
 	e.engine = to
 }
 
-// choosePrefill is the P that a turn goes to: where the conversation was, unless another would be done with the whole prompt
-// before this one begins.
-func (s *run) choosePrefill(c *conversation, prompt int) int16 {
-	if e := &c.entries[atP]; e.engine >= 0 {
-		if e.users > 0 || len(s.ps) == 1 {
-			return e.engine
-		}
-		mine := s.ps[e.engine].load.dueMs
-		if mine == 0 {
-			return e.engine
-		}
-		least := s.leastPrefill()
-		if least != e.engine && s.ps[least].load.dueMs+s.prices.Recompute(prompt, 0).Ms < mine {
-			return least
-		}
+// choosePrefill is the P that a turn goes to: where the conversation was, or is being prepared for, unless it gains more
+// elsewhere than what has to be computed again keeps the others there waiting. Anything less makes a burst worse: each move
+// adds work, so queues grow, and more move. It goes by what engines really have to do, and so is the same for every policy.
+func (s *run) choosePrefill(c *conversation, x *request) int16 {
+	e := &c.entries[atP]
+	if e.engine < 0 || !s.o.Policy.caches() {
+		return s.leastPrefill()
+	}
+	home := &s.ps[e.engine]
+	if e.users > 0 || home.work == 0 || len(s.ps) == 1 || c.ret >= 0 && s.backs.items[c.ret].started {
 		return e.engine
 	}
-	return s.leastPrefill()
+	least := s.leastPrefill()
+	has := home.floor(min(int(e.tokens), int(x.text), int(x.prompt)-1))
+	again := s.o.Costs.Kernels(float64(x.prompt), 0) - s.o.Costs.Kernels(float64(int(x.prompt)-has), float64(has))
+	if home.work-s.ps[least].work > 2*again { // once for itself, once for those who wait there
+		return least
+	}
+	return e.engine
 }
 
 func (s *run) leastPrefill() int16 {
 	best, least := 0, math.Inf(1)
 	for i := range s.ps {
-		if l := s.ps[i].load.dueMs + 100*float64(s.ps[i].open); l < least {
+		if l := s.ps[i].work + 100*float64(s.ps[i].open); l < least {
 			best, least = i, l
 		}
 	}

@@ -178,6 +178,9 @@ func TestPoliciesDiffer(t *testing.T) {
 	if got[Hold].PinnedMean <= 10*got[Return].PinnedMean {
 		t.Errorf("held handles pin %.0f tokens, returns %.0f", got[Hold].PinnedMean, got[Return].PinnedMean)
 	}
+	if h, r := got[Hold].KVRatio, got[Return].KVRatio; h < 2 || r > 1.05 || r <= 1 || got[Cache].KVRatio != 1 {
+		t.Errorf("active and pinned over active: %.3f held, %.3f with returns, %.3f without", h, r, got[Cache].KVRatio)
+	}
 	if got[Return].HitRate < got[Cache].HitRate+0.05 {
 		t.Errorf("hit rate %.3f with returns, %.3f without", got[Return].HitRate, got[Cache].HitRate)
 	}

@@ -155,6 +155,8 @@ type Result struct {
 	PinnedMean  float64 `json:"d_pinned_tokens_mean"`
 	PinnedMax   int64   `json:"d_pinned_tokens_max"` // of one D
 	PinnedGB    float64 `json:"d_pinned_gb_mean"`
+	ActiveMean  float64 `json:"d_active_tokens_mean"` // of requests in progress, over all D
+	KVRatio     float64 `json:"d_active_and_pinned_over_active"`
 	LeasedMean  float64 `json:"p_leased_tokens_mean"`
 	PoolTokens  int     `json:"pool_tokens"`
 	EvictedP    int64   `json:"p_evicted_tokens"`
@@ -308,7 +310,7 @@ func result(o Options, parts []*run) *Result {
 		r.LeasedMean += p.pinnedMean(end)
 		r.EvictedP += p.evicted
 	}
-	var sumK, busy float64
+	var sumK, busy, active float64
 	for i := range s.ds {
 		d := &s.ds[i]
 		r.DBusy += per(d.busy.Seconds()) / float64(len(s.ds))
@@ -316,12 +318,17 @@ func result(o Options, parts []*run) *Result {
 		r.PinnedMax = max(r.PinnedMax, d.pinnedMax)
 		r.EvictedD += d.evicted
 		sumK += d.sumK
+		active += d.activeSum
 		busy += toMs(d.busy)
 	}
 	if busy > 0 {
 		r.DStreams = sumK / busy
 	}
 	r.PBusy, r.DBusy = min(r.PBusy, 1), min(r.DBusy, 1) // work of requests that were refused later may outlast the last reply
+	if end > 0 && active > 0 {
+		r.ActiveMean = active / toMs(end)
+		r.KVRatio = (r.ActiveMean + r.PinnedMean) / r.ActiveMean
+	}
 	r.PinnedGB = r.PinnedMean * o.KVBytes / 1e9
 	return r
 }

@@ -137,7 +137,7 @@ var names = map[string]string{
 	"ts": "time", "timestamp": "time", "time": "time", "starttime": "time", "start": "time",
 	"prompttokens": "prompt", "inputtokens": "prompt", "inputlength": "prompt", "contexttokens": "prompt", "promptlen": "prompt",
 	"completiontokens": "output", "outputtokens": "output", "outputlength": "output", "generatedtokens": "output", "outputlen": "output",
-	"sharedprefixtokens": "shared", "hashids": "hashes",
+	"sharedprefixtokens": "shared", "blocksize": "block", "hashids": "hashes",
 }
 
 func plain(name string) string {
@@ -159,8 +159,8 @@ func csvHeader(line string) map[string]int {
 
 // fields are a line's values as text, "" where there is none.
 type fields struct {
-	conv, time, prompt, output, shared string
-	hashes                             []int64
+	conv, time, prompt, output, shared, block string
+	hashes                                    []int64
 }
 
 var (
@@ -182,7 +182,7 @@ func (t *TraceReader) line(line []byte, header map[string]int) error {
 	for _, v := range []struct {
 		text string
 		to   *int32
-	}{{f.prompt, &r.Prompt}, {f.output, &r.Output}, {f.shared, &r.Shared}} {
+	}{{f.prompt, &r.Prompt}, {f.output, &r.Output}, {f.shared, &r.Shared}, {f.block, &r.Block}} {
 		if v.text == "" {
 			continue
 		}
@@ -227,6 +227,8 @@ func fieldsOf(line []byte, header map[string]int) (f fields, err error) {
 			f.output = value
 		case "shared":
 			f.shared = value
+		case "block":
+			f.block = value
 		}
 	}
 	if line[0] != '{' {
@@ -319,7 +321,7 @@ func (t *TraceReader) link(r *rawRow, hashes []int64) int32 {
 			if conv, ok := t.heads[chain[i]]; ok {
 				delete(t.heads, chain[i])
 				t.heads[r.chain] = conv
-				r.Shared = int32((i + 1) * hashedBlock)
+				r.Shared, r.Block = int32((i+1)*hashedBlock), hashedBlock
 				return conv
 			}
 		}

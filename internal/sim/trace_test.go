@@ -48,7 +48,12 @@ func TestTraceFormats(t *testing.T) {
 			`{"timestamp": 0, "input_length": 1600, "output_length": 500, "hash_ids": [0, 1, 2, 3]}` + "\n" +
 				`{"timestamp": 3000, "input_length": 700, "output_length": 5, "hash_ids": [0, 9]}` + "\n" +
 				`{"timestamp": 9000, "input_length": 2100, "output_length": 7, "hash_ids": [0, 1, 2, 4, 5]}`,
-			[]Row{{Conv: 0, Prompt: 1600, Output: 500, Shared: -1}, {Conv: 0, Prompt: 2100, Output: 7, Shared: 1536, Start: 9 * time.Second}, {Conv: 1, Prompt: 700, Output: 5, Shared: -1, Start: 3 * time.Second}},
+			[]Row{{Conv: 0, Prompt: 1600, Output: 500, Shared: -1}, {Conv: 0, Prompt: 2100, Output: 7, Shared: 1536, Block: 512, Start: 9 * time.Second}, {Conv: 1, Prompt: 700, Output: 5, Shared: -1, Start: 3 * time.Second}},
+		},
+		"what is shared, in blocks": {
+			`{"session":"A","ts":0,"prompt_tokens":200,"output_tokens":9,"shared_prefix_tokens":0,"block_size":64}` + "\n" +
+				`{"session":"A","ts":1,"prompt_tokens":300,"output_tokens":9,"shared_prefix_tokens":192,"block_size":64}`,
+			[]Row{{Prompt: 200, Output: 9, Block: 64}, {Prompt: 300, Output: 9, Shared: 192, Block: 64, Start: time.Second}},
 		},
 		"no reply length": {`{"conversation":"A","ts":0,"prompt_tokens":9}`, []Row{{Prompt: 9, Output: usualReply, Shared: -1}}},
 	} {

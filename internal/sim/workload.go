@@ -140,9 +140,10 @@ type Row struct {
 	Conv   int32
 	Prompt int32
 	Output int32
-	// Shared is how many tokens of the prompt the previous one has too, -1 if the trace does not say.
-	Shared int32
-	Start  time.Duration // since the trace's begin
+	// Shared is how many tokens of the prompt the previous one has too, -1 if the trace does not say. It counts whole blocks
+	// of Block tokens; 0 is the same as 1.
+	Shared, Block int32
+	Start         time.Duration // since the trace's begin
 }
 
 // plan is one turn as the workload has it.
@@ -289,7 +290,8 @@ func (t *traced) turn(c *conversation, number int32) plan {
 		default: // shortened; where, nobody knows
 			p.common = p.prompt
 		}
-		if r.Shared >= 0 && r.Shared < min(c.prompt, p.prompt) {
+		// What comes after the last whole block is not counted, so that a prompt that goes on may seem to depart in it.
+		if most := min(c.prompt, p.prompt); r.Shared >= 0 && r.Shared < most-most%max(r.Block, 1) {
 			p.common = r.Shared
 		}
 		p.text = p.common
