@@ -34,6 +34,8 @@ type Situation struct {
 	SavesMs float64
 	// CostsMs is how much longer P would be busy with it than without, in ms.
 	CostsMs float64
+	// EvictsMs is what computing again takes that others lose in P's cache to it: nothing while P keeps everything long enough.
+	EvictsMs float64
 	// Load is the share of P's time that turns take, 0 to 1: only then does a return cost anybody
 	// anything.
 	Load float64
@@ -64,7 +66,7 @@ const (
 // Decide says what to do. What a return computes is not computed on the turn any more, if that comes and
 // P has kept it: it costs others something only if not.
 func (s Situation) Decide() (Choice, Why) {
-	cost := max(s.Load, idleLoad) * s.CostsMs * (1 - s.Likely*s.Survives)
+	cost := max(s.Load, idleLoad)*s.CostsMs*(1-s.Likely*s.Survives) + s.EvictsMs
 	value := s.Likely * s.SavesMs
 	pays := value*s.Survives > cost
 	if value == 0 && cost == 0 && s.SavesMs >= 0 {

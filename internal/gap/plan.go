@@ -32,6 +32,8 @@ type Ended struct {
 	// Load is the share of P's time that turns take, DecodeUsage of D's pool in use, 0 to 1.
 	Load, DecodeUsage float64
 	NoPrefixCache     bool // P says that it runs without
+	// DecodeWaits: requests at D wait for room. Blocks are not kept then, not even for a return.
+	DecodeWaits bool
 }
 
 // Plan is what is to happen after a turn.
@@ -42,17 +44,29 @@ type Plan struct {
 	// anything.
 	CostMs           float64
 	NotBefore, Until time.Duration
+	// Free: D is to have its blocks back at once, and the return goes without them.
+	Free bool
 }
 
 // After decides what happens after a turn, by what calls cost, how its kind of traffic goes on, and how long P
 // keeps things. Habit has been told of the turn's end.
 func After(m *price.Models, h *Habit, s *Survival, now time.Duration, e Ended) Plan {
+	free := e.Handle && e.DecodeWaits
+	e.Handle = e.Handle && !free
 	total := e.Prompt + e.Reply
 	lack := max(total-e.Ready, 0)
-	saves := m.Recompute(lack+nextTokens, e.Ready).Ms - m.Recompute(nextTokens, total).Ms
-	costs := m.Recompute(lack, e.Ready).Ms
+	// P may have lost the turn's prompt while D replied. Then all of it has to come again, and take the place of what
+	// other conversations have there.
+	there := s.At(0)
+	if e.NoPrefixCache {
+		there = 1
+	}
+	either := func(kept, lost float64) float64 { return there*kept + (1-there)*lost }
+	saves := either(m.Recompute(lack+nextTokens, e.Ready).Ms, m.Recompute(total+nextTokens, 0).Ms) - m.Recompute(nextTokens, total).Ms
+	costs := either(m.Recompute(lack, e.Ready).Ms, m.Recompute(total, 0).Ms)
+	evicts := costs // what takes that much room takes about as long to compute
 	if e.Handle {
-		costs = min(costs, m.Pull(lack).Ms+m.Recompute(1, total).Ms)
+		costs = min(costs, either(m.Pull(lack).Ms, m.Pull(total).Ms)+m.Recompute(1, total).Ms)
 	}
 	// What any call takes is no work of the engine, which serves many at once.
 	costs = max(costs-m.Recompute(1, 0).Ms, 0)
@@ -62,7 +76,8 @@ func After(m *price.Models, h *Habit, s *Survival, now time.Duration, e Ended) P
 	}
 	soonest, _ := h.Gap(0.25)
 	sit := Situation{
-		Likely: h.Probability(e.Number), SavesMs: saves, CostsMs: costs, Load: e.Load,
+		EvictsMs: max(evicts-m.Recompute(1, 0).Ms, 0) * (1 - s.At(usual)),
+		Likely:   h.Probability(e.Number), SavesMs: saves, CostsMs: costs, Load: e.Load,
 		Survives: s.At(usual), SurvivesAMoment: s.At(0), Handle: e.Handle, DecodeUsage: e.DecodeUsage, Soonest: soonest,
 	}
 	if e.Handle {
@@ -71,7 +86,7 @@ func After(m *price.Models, h *Habit, s *Survival, now time.Duration, e Ended) P
 	if e.NoPrefixCache {
 		sit.Survives, sit.SurvivesAMoment = 0, 0
 	}
-	p := Plan{CostMs: costs, NotBefore: now}
+	p := Plan{CostMs: costs, NotBefore: now, Free: free}
 	p.Choice, p.Why = sit.Decide()
 	if p.Choice == Later {
 		p.NotBefore = now + max(0, soonest-ahead-time.Duration(costs*float64(time.Millisecond)))

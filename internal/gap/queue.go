@@ -11,6 +11,8 @@ type Job[K comparable] struct {
 	CostMs    float64       // how long P will be busy with it
 	NotBefore time.Duration // it is not to start earlier
 	Until     time.Duration // it is worth nothing from then on
+	Tokens    int           // that P needs room for; 0 if unknown
+	Handle    bool          // D keeps blocks for it
 }
 
 // Queue holds the returns of one P until they may start.
@@ -22,6 +24,7 @@ type Queue[K comparable] struct {
 	Running int     // at once
 	Waiting int     // at most; the longest job goes when there are more
 	Share   float64 // of P's time, 0 to 1, while turns are there
+	Room    int     // tokens that P can take in without waiting for another request to leave; 0 if unknown
 
 	jobs    []Job[K]
 	running int
@@ -86,7 +89,7 @@ func (q *Queue[K]) Next(now time.Duration, turns int) (start Job[K], ok bool, ex
 	}
 	best := -1
 	for i, j := range q.jobs {
-		if j.NotBefore <= now && (best < 0 || j.CostMs < q.jobs[best].CostMs) {
+		if j.NotBefore <= now && q.fits(j) && (best < 0 || j.CostMs < q.jobs[best].CostMs) {
 			best = i
 		}
 	}
@@ -100,6 +103,21 @@ func (q *Queue[K]) Next(now time.Duration, turns int) (start Job[K], ok bool, ex
 		q.budget = max(-maxDebt, q.budget-start.CostMs)
 	}
 	return start, true, expired
+}
+
+// fits reports whether P has room for j now. A return that waits in P's own queue would keep D's blocks, and all requests
+// behind it, waiting; and if requests at D wait for these blocks while P keeps theirs, nothing moves until D's time is over.
+func (q *Queue[K]) fits(j Job[K]) bool { return q.Room == 0 || j.Tokens <= q.Room }
+
+// Press takes out all jobs that blocks are kept for: D needs them for its own requests now.
+func (q *Queue[K]) Press() (gone []Job[K]) {
+	q.jobs = slices.DeleteFunc(q.jobs, func(j Job[K]) bool {
+		if j.Handle {
+			gone = append(gone, j)
+		}
+		return j.Handle
+	})
+	return gone
 }
 
 // Finished notes that a job that Next has returned is over.
@@ -127,6 +145,8 @@ func (q *Queue[K]) Wake(now time.Duration, turns int) time.Duration {
 	for _, j := range q.jobs {
 		ready := max(j.NotBefore, now)
 		switch {
+		case !q.fits(j):
+			ready = j.Until // more room is an event of its own
 		case turns == 0 || q.budget > 0:
 		case q.Share > 0:
 			ready = max(ready, now+time.Duration((-q.budget/q.Share+1)*float64(time.Millisecond)))

@@ -34,6 +34,11 @@ func (t *run) choose(s *turn.Start) {
 		in.CanPull, in.Held = true, s.Held.Handle.Tokens
 		in.PHas = min(in.PHas, s.Held.PromptTokens)
 	}
+	if in.CanPull && (d.Waiting > 0 || r.roomAtP() < in.Prompt) {
+		// It would wait at P with D's blocks, and others at D for these.
+		in.CanPull, in.Held = false, 0
+		s.Arm = turn.ArmLocal
+	}
 	if prev.Prefill != p.EngineID {
 		in.PHas = 0
 	}
@@ -86,6 +91,15 @@ func (r *Router) mayAppend(ended time.Duration, usage float64) bool {
 		return false
 	}
 	return true
+}
+
+// roomAtP is how many tokens P can take in without waiting for another request to leave, as far as is known.
+func (r *Router) roomAtP() int {
+	p := r.prefill.Info()
+	if p.Capacity == 0 {
+		return math.MaxInt
+	}
+	return max(1, int(float64(p.Capacity)*(1-p.Usage))-r.returns.atP.promised())
 }
 
 // endAppend notes that D has computed, or that the turn has ended without.

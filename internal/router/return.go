@@ -141,6 +141,7 @@ func (x *returner) after(b *back) {
 	ended := gap.Ended{
 		Number: b.turn.Number, Prompt: b.turn.Prompt, Reply: b.turn.Reply, Ready: b.turn.Ready, Handle: b.held != nil,
 		Load: busy, DecodeUsage: r.decode.Info().Usage, NoPrefixCache: r.prefill.Info().NoPrefixCache,
+		DecodeWaits: r.decode.Info().Waiting > 0,
 	}
 	if b.held != nil {
 		ended.Until = b.held.Until
@@ -167,7 +168,14 @@ func (x *returner) after(b *back) {
 		x.letGo(b)
 		return
 	}
-	j := gap.Job[conv.Key]{Key: b.turn.Key(), CostMs: plan.CostMs, NotBefore: plan.NotBefore, Until: plan.Until}
+	if plan.Free {
+		x.letGo(b)
+		b.held = nil
+	}
+	j := gap.Job[conv.Key]{
+		Key: b.turn.Key(), CostMs: plan.CostMs, NotBefore: plan.NotBefore, Until: plan.Until,
+		Tokens: b.turn.Prompt + b.turn.Reply, Handle: b.held != nil,
+	}
 	if old := x.jobs[j.Key]; old != nil {
 		// The same turn once more, another reply. What was kept of the first one is gone from the store.
 		if _, waiting := x.queue.Remove(j.Key); waiting {
@@ -182,6 +190,17 @@ func (x *returner) after(b *back) {
 		x.letGo(long)
 	}
 	x.wakeUp()
+}
+
+// press gives back what D keeps for returns that wait: its own requests wait for room.
+func (x *returner) press() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, j := range x.queue.Press() {
+		b := x.jobs[j.Key]
+		x.settle(b, turn.Returned{State: turn.ReturnDropped, Why: turn.DecodeTight})
+		x.letGo(b)
+	}
 }
 
 // letGo has D free what it keeps for b, unless the next turn has taken it.
@@ -243,8 +262,10 @@ func (x *returner) run(ctx context.Context) {
 func (x *returner) startAll(ctx context.Context) time.Duration {
 	now := x.r.now()
 	turns, _, _ := x.atP.now(now)
+	room := x.r.roomAtP()
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.queue.Room = room
 	for {
 		j, ok, expired := x.queue.Next(now, turns)
 		for _, e := range expired {

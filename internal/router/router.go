@@ -302,6 +302,10 @@ func (r *Router) afterWatch() func() {
 			r.metrics.HandlesUsed.WithLabelValues("expired").Add(float64(n))
 		}
 		r.relieve(r.decode.Info())
+		if r.decode.Info().Waiting > 0 {
+			r.returns.press()
+		}
+		r.returns.wakeUp() // P may have more room
 		for i, e := range []*fleet.Engine{r.prefill, r.decode} {
 			info := e.Info()
 			if first || info.Up != wasUp[i] {

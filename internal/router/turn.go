@@ -358,11 +358,11 @@ func (t *run) prefill(ctx context.Context, a turn.Prefill) {
 	case turn.FormRelease:
 		r.metrics.HandlesUsed.WithLabelValues("release").Inc()
 	}
-	expected := t.expected
-	r.returns.atP.begin(r.now(), expected)
+	expected, tokens := t.expected, t.estimate()
+	r.returns.atP.begin(r.now(), expected, tokens)
 	t.spawn(func() turn.Event {
 		got := r.ask(ctx, c, r.cfg.MaxReply)
-		r.returns.atP.end(r.now(), expected)
+		r.returns.atP.end(r.now(), expected, tokens)
 		r.returns.wakeUp()
 		t.failed = got
 		t.prefillTook += got.took

@@ -193,6 +193,9 @@ func (s *run) seat(d *decode) {
 				s.decodeFailed(t)
 				continue
 			}
+			if s.o.Policy != Hold && s.press(d) {
+				continue
+			}
 			return
 		}
 		d.waiting.pop()

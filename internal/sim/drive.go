@@ -90,6 +90,9 @@ func (s *run) start(t int32) turn.Start {
 			x.awaits = true
 		}
 	}
+	if s.o.Policy != Hold && c.held && !x.awaits && (s.ds[c.entries[atD].engine].waiting.len() > 0 || s.ps[x.p].vacant() < int(x.prompt)) {
+		s.unkeep(x.conv) // it would wait at P with D's blocks
+	}
 	switch {
 	case x.awaits:
 	case c.held && c.heldUntil <= s.now:
@@ -161,6 +164,9 @@ func (s *run) act(t int32, actions []turn.Action) {
 				b.waiting, b.waitGen = t, x.gen
 				s.heap.add(s.now+a.Deadline, awaited, t, x.gen)
 			case turn.Take:
+				if s.o.Policy != Hold && c.held && s.ps[x.p].vacant() < int(x.prompt) {
+					s.unkeep(x.conv)
+				}
 				now = turn.Taken{OK: c.held}
 				x.hadHandle, c.held = c.held, false
 			case turn.Prefill:
@@ -352,6 +358,9 @@ func (s *run) unlease(x *request) {
 	s.calls.give(x.call)
 	x.call = -1
 	s.admit(p)
+	if p.returns.Len() > 0 {
+		s.startReturns(p)
+	}
 }
 
 func (s *run) firstToken(t int32) {
@@ -438,20 +447,26 @@ func (s *run) keep(t int32, a turn.Keep) {
 
 // unkeep has D let go of what it keeps of a conversation.
 func (s *run) unkeep(i int32) {
+	if s.unpin(i) {
+		s.seat(&s.ds[s.convs[i].entries[atD].engine])
+	}
+}
+
+func (s *run) unpin(i int32) bool {
 	c := &s.convs[i]
 	c.held = false
 	if !c.keeps {
-		return
+		return false
 	}
 	c.keeps = false
 	c.heldGen++
 	d := &s.ds[c.entries[atD].engine]
 	s.pin(&d.pool, -int64(c.heldTokens))
 	d.unuse(i)
-	s.seat(d)
 	if c.over {
 		s.spare = append(s.spare, i)
 	}
+	return true
 }
 
 // decodeFailed reports that D has no room for a turn at all.

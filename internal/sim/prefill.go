@@ -48,6 +48,7 @@ type prefill struct {
 	linkFree time.Duration
 	busy     time.Duration // in all
 	work     float64       // ms, of the calls that it has
+	promised int64         // tokens of calls on their way there
 	load     load
 	returns  gap.Queue[int32]
 	survival gap.Survival
@@ -121,6 +122,7 @@ func (s *run) ask(c call) int32 {
 		has = min(int(e.tokens), int(c.common))
 	}
 	s.owe(&c, p, max(has, int(c.want)))
+	p.promised += int64(c.prompt)
 	s.calls.items[i] = c
 	s.heap.add(s.now+ms(s.o.Costs.Front(int(c.prompt))), atPrefill, i, gen)
 	return i
@@ -144,6 +146,7 @@ func (p *prefill) paid(c *call, work float64) {
 func (s *run) arrive(i int32) {
 	c := &s.calls.items[i]
 	p := &s.ps[c.engine]
+	p.promised -= int64(c.prompt)
 	p.waiting.push(i)
 	c.queued = true
 	s.admit(p)
@@ -167,6 +170,7 @@ func (s *run) admit(p *prefill) {
 				p.waiting.pop()
 				p.paid(c, c.work)
 				c.engine = e.engine
+				s.ps[c.engine].promised += int64(c.prompt)
 				s.heap.add(s.now, atPrefill, i, c.gen)
 				continue
 			}

@@ -17,12 +17,16 @@ func (s *run) afterTurn(i int32) {
 	ended := gap.Ended{
 		Number: int(c.number), Prompt: int(c.prompt), Reply: int(c.visible), Ready: int(c.ready), Handle: c.held,
 		Load: p.load.share, DecodeUsage: float64(d.used-d.idle) / float64(d.capacity),
+		DecodeWaits: d.waiting.len() > 0,
 	}
 	if c.held {
 		ended.Until = c.heldUntil
 	}
 	plan := gap.After(&s.prices, &s.habit, &p.survival, s.now, ended)
 	s.stats.gap(string(plan.Choice), string(plan.Why))
+	if plan.Free {
+		s.unkeep(i)
+	}
 	switch plan.Choice {
 	case gap.Hold:
 		return
@@ -35,7 +39,7 @@ func (s *run) afterTurn(i int32) {
 	*b = back{gen: b.gen + 1, conv: i, p: int16(p.index), held: c.held, cost: plan.CostMs, call: -1, waiting: -1}
 	c.ret = r
 	c.busy++
-	j := gap.Job[int32]{Key: r, CostMs: plan.CostMs, NotBefore: plan.NotBefore, Until: plan.Until}
+	j := gap.Job[int32]{Key: r, CostMs: plan.CostMs, NotBefore: plan.NotBefore, Until: plan.Until, Tokens: int(c.prompt + c.visible), Handle: c.held}
 	for _, gone := range p.returns.Add(j) {
 		s.dropReturn(gone.Key, "no-room")
 	}
@@ -69,6 +73,7 @@ func (s *run) endReturn(r int32) {
 // startReturns starts what may start at a P now.
 func (s *run) startReturns(p *prefill) {
 	turns := p.load.calls
+	p.returns.Room = p.vacant()
 	for {
 		j, ok, gone := p.returns.Next(s.now, turns)
 		for _, e := range gone {
@@ -94,10 +99,46 @@ func (s *run) startReturns(p *prefill) {
 	}
 }
 
+// roomy is the part of P's memory up to which it is given returns and pulls.
+const roomy = 0.9
+
+// vacant is how many tokens P can take in now without waiting, at least 1.
+func (p *prefill) vacant() int {
+	if p.waiting.len() > 0 {
+		return 1
+	}
+	return max(1, int(roomy*float64(p.capacity))-int(p.used-p.idle+p.promised))
+}
+
+// press drops the returns that d keeps blocks for and that have not begun: requests wait there for room.
+func (s *run) press(d *decode) (freed bool) {
+	for i := range s.ps {
+		p := &s.ps[i]
+		if p.returns.Len() == 0 {
+			continue
+		}
+		for _, j := range p.returns.Press() {
+			i := s.backs.items[j.Key].conv
+			if s.convs[i].entries[atD].engine != int16(d.index) {
+				p.returns.Add(j)
+				continue
+			}
+			s.stats.ret("dropped", "no-room-at-d")
+			s.endReturn(j.Key)
+			s.unpin(i)
+			freed = true
+		}
+	}
+	return freed
+}
+
 // nextKnown goes on with a return whose prompt is rendered.
 func (s *run) nextKnown(r int32) {
 	b := &s.backs.items[r]
 	c := &s.convs[b.conv]
+	if c.held && s.ps[b.p].vacant() < int(c.prompt+c.visible) { // turns have come meanwhile
+		s.unkeep(b.conv)
+	}
 	ids := idsGoesOn[:len(idsGoesOn)-1]
 	if c.visible < c.reply {
 		ids = idsChanged[:len(idsChanged)-1]

@@ -64,6 +64,20 @@ start_pair() {
   start decode "$d_port" "$d_side" "${D_EXTRA:-$d_extra}"
   wait_for "http://127.0.0.1:$p_port/health" "${START_LIMIT:-600}" kill -0 -- "-${groups[0]}"
   wait_for "http://127.0.0.1:$d_port/health" "${START_LIMIT:-600}" kill -0 -- "-${groups[1]}"
+  spread
+}
+
+# spread gives each engine a core of its own. vLLM on CPUs binds the workers of all engines to the same one, and there an
+# engine that spins, as it does while it keeps anything for its peer, starves the other for tens of seconds.
+spread() {
+  local group worker core=0
+  command -v taskset pgrep >/dev/null || return 0
+  for group in "${groups[@]}"; do
+    for worker in $(pgrep -g "$group" -f VLLM::Worker || true); do
+      if [[ $(taskset -pc "$worker") =~ :\ [0-9]+$ ]]; then taskset -apc "$core" "$worker" >/dev/null; fi
+    done
+    core=$(((core + 1) % $(nproc)))
+  done
 }
 
 # start_router LISTEN ADMIN NAME FLAGS…: its log and receipts are $logs/NAME.log and NAME.jsonl.
