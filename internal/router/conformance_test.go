@@ -416,6 +416,7 @@ func TestHundredMegabytes(t *testing.T) {
 	}
 	p, d := engine(true), engine(false)
 	cfg := router.DefaultConfig()
+	cfg.Return, cfg.Append = false, false
 	cfg.Prefill, cfg.Decode, cfg.HealthInterval, cfg.MaxBody = p.URL, d.URL, time.Hour, 128<<20
 	g := &rig{}
 	g.start(t, cfg)

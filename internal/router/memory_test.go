@@ -230,6 +230,7 @@ func TestMemoryOfManyStreams(t *testing.T) {
 		return engines[strings.TrimSuffix(addr, ":80")].dial(ctx)
 	}
 	cfg := router.DefaultConfig()
+	cfg.Return, cfg.Append = false, false
 	idle := upstream.New(transport)
 	cfg.Prefill, cfg.Decode, cfg.HealthInterval, cfg.Transport = "http://p", "http://d", time.Hour, idle
 	r, err := router.New(cfg)

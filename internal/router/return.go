@@ -43,7 +43,8 @@ type returner struct {
 	bytes    int
 	habits   map[habitKey]*gap.Habit
 	survival gap.Survival
-	tails    map[string][]int32 // what a rendering ends with behind the common beginning, by kind of probe
+	echoes   map[string]*gap.Echo // by kind of probe
+	tails    map[string][]int32   // what a rendering ends with behind the common beginning, by kind of probe
 	running  sync.WaitGroup
 }
 
@@ -74,7 +75,7 @@ type back struct {
 
 func newReturner(r *Router) *returner {
 	return &returner{
-		r: r, wake: make(chan struct{}, 1), jobs: map[conv.Key]*back{}, habits: map[habitKey]*gap.Habit{}, tails: map[string][]int32{},
+		r: r, wake: make(chan struct{}, 1), jobs: map[conv.Key]*back{}, habits: map[habitKey]*gap.Habit{}, tails: map[string][]int32{}, echoes: map[string]*gap.Echo{},
 		queue: gap.NewQueue[conv.Key](),
 	}
 }
@@ -301,6 +302,11 @@ func (b *back) run(ctx context.Context, r *Router) turn.Returned {
 		start.MaxLen = p.Models[0].MaxLen
 	}
 	start.NoHandles = r.noHandles()
+	if b.ids == nil && b.held != nil && start.NoHandles == "" {
+		r.returns.mu.Lock()
+		start.GoesOn = r.returns.echo(b.kind()).Sure()
+		r.returns.mu.Unlock()
+	}
 	var m turn.Return
 	events := make(chan turn.Event, 1)
 	cancel := func() {}
@@ -339,6 +345,11 @@ func (b *back) run(ctx context.Context, r *Router) turn.Returned {
 			case turn.Distrust:
 				r.distrust(a.Why)
 			case turn.Returned:
+				if a.State == turn.ReturnDone && b.held != nil && b.ids == nil && start.NoHandles == "" && !start.GoesOn {
+					r.returns.mu.Lock()
+					r.returns.echo(b.kind()).Saw(a.Whole)
+					r.returns.mu.Unlock()
+				}
 				if a.State == turn.ReturnDone && a.Pulled > 0 {
 					r.observePull(a.Pulled, a.Computed, a.Tokens-a.Computed, b.took)
 				}
@@ -360,6 +371,19 @@ func (b *back) run(ctx context.Context, r *Router) turn.Returned {
 		}
 		actions = m.Step(now)
 	}
+}
+
+// echo returns what is known of how replies of a kind come back. Callers hold the lock.
+func (x *returner) echo(kind string) *gap.Echo {
+	e := x.echoes[kind]
+	if e == nil {
+		if len(x.echoes) >= maxHabits {
+			clear(x.echoes)
+		}
+		e = new(gap.Echo)
+		x.echoes[kind] = e
+	}
+	return e
 }
 
 // Two things that may be said next, which have no token in common, not even in part.

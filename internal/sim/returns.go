@@ -90,6 +90,11 @@ func (s *run) startReturns(p *prefill) {
 			start.Held = &heldWhole
 		}
 		b.machine = turn.Return{}
+		if start.GoesOn = b.held && s.echo.Sure(); start.GoesOn {
+			b.unrendered = true
+			s.actReturn(j.Key, b.machine.Step(start))
+			continue
+		}
 		b.machine.Step(start)
 		s.heap.add(s.now+ms(s.o.Costs.Render(int(c.prompt+c.visible))), nextKnown, j.Key, b.gen)
 	}
@@ -225,6 +230,9 @@ func (s *run) returned(r int32, out turn.Returned) {
 	c := &s.convs[i]
 	s.stats.ret(string(out.State), string(out.Why))
 	ok := out.State == turn.ReturnDone
+	if ok && b.held && !b.unrendered {
+		s.echo.Saw(out.Whole)
+	}
 	if ok && c.busy > 0 && c.ret == r {
 		c.ready, c.readyAt, c.returned = c.prompt+c.visible, s.now, true
 		s.stats.returnMs.add(toMs(s.now-b.begun), 1)

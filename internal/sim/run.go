@@ -73,18 +73,19 @@ type request struct {
 
 // back is a return.
 type back struct {
-	conv    int32
-	gen     uint32
-	p       int16
-	started bool
-	warming bool
-	held    bool // it has D's handle
-	machine turn.Return
-	cost    float64
-	begun   time.Duration
-	call    int32
-	waiting int32 // turn that waits for it, -1
-	waitGen uint32
+	unrendered bool // its reply was taken to go on as it was generated
+	conv       int32
+	gen        uint32
+	p          int16
+	started    bool
+	warming    bool
+	held       bool // it has D's handle
+	machine    turn.Return
+	cost       float64
+	begun      time.Duration
+	call       int32
+	waiting    int32 // turn that waits for it, -1
+	waitGen    uint32
 }
 
 // slots keeps items by index and uses them again.
@@ -123,6 +124,7 @@ type run struct {
 	prices   price.Models
 	observed [3]uint32
 	habit    gap.Habit
+	echo     gap.Echo // of all replies
 
 	itl     histogram
 	stats   stats

@@ -43,6 +43,9 @@ var returnStates = [...]string{"idle", "rendering", "taking", "warming", "done"}
 type ReturnStart struct {
 	// Held is what D keeps, nil if nothing or nothing that is known.
 	Held *kvp.Held
+	// GoesOn: replies like this one come back as the very tokens that D generated, as Returned.Whole has told
+	// of others. Then nothing is rendered, and D's blocks are free so much sooner. P compares tokens itself.
+	GoesOn bool
 	// PromptTokens is how many tokens of the turn's prompt P has seen, 0 if unknown.
 	PromptTokens int
 	// NextTokens is about how long the next prompt's beginning is, for a deadline when it cannot be rendered.
@@ -112,6 +115,8 @@ type Returned struct {
 	// Computed it had to compute; the rest it has had. P is left at its first token, before it could
 	// say: these follow from what it had.
 	Tokens, Pulled, Computed int
+	// Whole: rendered, the next prompt begins with all that D holds.
+	Whole bool
 }
 
 func (RenderNext) action() {}
@@ -131,6 +136,10 @@ func (m *Return) Step(ev Event) []Action {
 			ev.Held = nil
 		}
 		m.start, m.state = ev, returnRendering
+		if ev.GoesOn && ev.Held != nil {
+			m.ids, m.state = ev.Held.Seq, returnTaking
+			return []Action{Take{}}
+		}
 		return []Action{RenderNext{}}
 	case RenderedNext:
 		m.expect(ev, returnRendering)
@@ -172,6 +181,7 @@ func (m *Return) rendered(ev RenderedNext) []Action {
 	}
 	m.ids = ev.prefix()
 	if m.start.Held != nil {
+		m.out.Whole = m.start.Held.Common(m.ids) == min(len(m.start.Held.Seq)-1, m.start.Held.Handle.Tokens)
 		m.state = returnTaking
 		return []Action{Take{}}
 	}

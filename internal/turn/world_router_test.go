@@ -563,7 +563,11 @@ func (w *world) goBack(r *run, turn conv.Turn, held *kvp.Held, reply []int32) {
 	if w.ch.n(6) == 5 && held != nil {
 		held.Within = time.Second // as of an engine that tells no expiry
 	}
-	s.NoHandles, s.Threshold = w.trust, 16
+	s.NoHandles, s.Threshold, s.GoesOn = w.trust, 16, w.ch.n(3) == 0
+	if s.GoesOn && s.Held != nil && s.NoHandles == "" {
+		back.ids = s.Held.Seq
+		w.seen["return without rendering"]++
+	}
 	w.runs = append(w.runs, back)
 	w.seen["return"]++
 	w.tell(back, s)
