@@ -51,7 +51,6 @@ type setting struct {
 	kwargs map[string]any
 	costs  engine.Faults // of both engines; link of both
 	pool   int           // tokens of each engine's KV pool
-	prices bool          // the router starts with wrong prices
 	// Of several conversations at once, the gaps of each begin at another time.
 	conversations int
 }
