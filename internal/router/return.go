@@ -36,6 +36,8 @@ type returner struct {
 	r    *Router
 	wake chan struct{}
 	atP  load // turns' calls
+	// waits is how many returns wait, so that turns need not wake anybody for nothing.
+	waits atomic.Int64
 
 	mu       sync.Mutex
 	queue    gap.Queue[conv.Key]
@@ -80,6 +82,13 @@ func newReturner(r *Router) *returner {
 	}
 }
 
+// turnLeftP notes that a turn's call to P is over: returns may have their time now.
+func (x *returner) turnLeftP() {
+	if x.waits.Load() > 0 {
+		x.wakeUp()
+	}
+}
+
 func (x *returner) wakeUp() {
 	select {
 	case x.wake <- struct{}{}:
@@ -114,6 +123,7 @@ func (x *returner) came(q *request, prev conv.Turn) *back {
 		return nil
 	}
 	if _, waiting := x.queue.Remove(prev.Key()); waiting {
+		x.waits.Store(int64(x.queue.Len()))
 		x.settle(b, turn.Returned{State: turn.ReturnOvertaken, Why: turn.StillWaiting})
 		return nil
 	}
@@ -190,6 +200,7 @@ func (x *returner) after(b *back) {
 		x.settle(long, turn.Returned{State: turn.ReturnDropped, Why: turn.NoRoom})
 		x.letGo(long)
 	}
+	x.waits.Store(int64(x.queue.Len()))
 	x.wakeUp()
 }
 
@@ -287,6 +298,7 @@ func (x *returner) startAll(ctx context.Context) time.Duration {
 			x.settle(b, out)
 		})
 	}
+	x.waits.Store(int64(x.queue.Len()))
 	if at := x.queue.Wake(now, turns); at > 0 {
 		return at - now
 	}

@@ -363,7 +363,7 @@ func (t *run) prefill(ctx context.Context, a turn.Prefill) {
 	t.spawn(func() turn.Event {
 		got := r.ask(ctx, c, r.cfg.MaxReply)
 		r.returns.atP.end(r.now(), expected, tokens)
-		r.returns.wakeUp()
+		r.returns.turnLeftP()
 		t.failed = got
 		t.prefillTook += got.took
 		r.metrics.Legs.WithLabelValues("prefill").Observe(got.took.Seconds())

@@ -109,7 +109,7 @@ func (rs *Receipts) Add(r Receipt) {
 		rs.ring[rs.total%rs.size] = r
 	}
 	rs.total++
-	if r.Return != nil && r.Return.State == Pending {
+	if rs.out != nil && r.Return != nil && r.Return.State == Pending {
 		rs.open[r.Turn] = r
 		return
 	}
@@ -120,9 +120,11 @@ func (rs *Receipts) Add(r Receipt) {
 func (rs *Receipts) Settle(turn string, ret Return) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
+	// Returns end soon: the newest receipts are looked at first.
 	for i := range rs.ring {
-		if rs.ring[i].Turn == turn {
-			rs.ring[i].Return = &ret
+		if at := &rs.ring[(rs.total-1-i)%rs.size]; at.Turn == turn {
+			at.Return = &ret
+			break
 		}
 	}
 	if r, ok := rs.open[turn]; ok {
