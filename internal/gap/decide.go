@@ -80,7 +80,7 @@ func (s Situation) Decide() (Choice, Why) {
 	case value <= cost && !pays:
 		return LetGo, NotWorth
 	case !s.Handle || s.DecodeUsage >= roomy:
-	case s.SurvivesAMoment < doubtful:
+	case s.SurvivesAMoment < doubtful && s.Soonest < s.Left:
 		return Hold, HeldForTurn
 	case s.Soonest > 0 && s.Soonest < s.Left:
 		return Later, HeldTillDue
