@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/tarik-kv/tarik/internal/analyze"
 )
@@ -155,12 +153,7 @@ func runAnalyze(ctx context.Context, o analyze.Options, f analyzeFlags, stdout, 
 	}
 	write := r.WriteText
 	if f.asJSON {
-		write = func(w io.Writer) error {
-			enc := json.NewEncoder(w)
-			enc.SetEscapeHTML(false)
-			enc.SetIndent("", " ")
-			return enc.Encode(r)
-		}
+		write = func(w io.Writer) error { return writeJSON(w, r) }
 	}
 	if err := write(stdout); err != nil {
 		return err
@@ -171,31 +164,17 @@ func runAnalyze(ctx context.Context, o analyze.Options, f analyzeFlags, stdout, 
 	return nil
 }
 
-func writeFile(name string, write func(io.Writer) error) error {
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
-}
-
 // progress is one line on a terminal that says how far reading has come.
 type progress struct {
-	out   io.Writer // nil: not a terminal
-	width int
+	statusLine
 	total int64 // bytes of all files, 0 if unknown
 	begin time.Time
 }
 
 func newProgress(w io.Writer, files []string) *progress {
-	p := &progress{begin: time.Now()}
-	f, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	p := &progress{statusLine: newStatusLine(w), begin: time.Now()}
+	if p.out == nil {
 		return p
-	}
-	p.out, p.width = f, 80
-	if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 20 {
-		p.width = n
 	}
 	for _, name := range files {
 		info, err := os.Stat(name)
@@ -212,13 +191,7 @@ func (p *progress) show(s analyze.Progress) {
 	if p.out == nil {
 		return
 	}
-	fmt.Fprintf(p.out, "\r%-*s", p.width-1, progressLine(s, p.total, time.Since(p.begin), p.width-1))
-}
-
-func (p *progress) clear() {
-	if p.out != nil {
-		fmt.Fprintf(p.out, "\r%*s\r", p.width-1, "")
-	}
+	p.statusLine.show(progressLine(s, p.total, time.Since(p.begin), p.width-1))
 }
 
 // progressLine writes where a run is: bar, share, speed and the time it will still take.

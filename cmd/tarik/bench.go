@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/tarik-kv/tarik/internal/bench"
 	"github.com/tarik-kv/tarik/internal/local"
@@ -173,12 +171,7 @@ func runBench(c *cobra.Command, flags *bench.Settings, f *benchFlags) error {
 
 // write writes all forms of the report.
 func (f *benchFlags) write(r *bench.Report, stdout io.Writer) error {
-	asJSON := func(w io.Writer) error {
-		enc := json.NewEncoder(w)
-		enc.SetEscapeHTML(false)
-		enc.SetIndent("", " ")
-		return enc.Encode(r)
-	}
+	asJSON := func(w io.Writer) error { return writeJSON(w, r) }
 	for _, out := range []struct {
 		flag, name string
 		write      func(io.Writer) error
@@ -296,40 +289,26 @@ func startPair(ctx context.Context, w *local.Weights, e engineFlags, reuse, cold
 
 // benchProgress is one line on a terminal, or one line now and then elsewhere.
 type benchProgress struct {
-	out      io.Writer
-	terminal bool
-	width    int
-	last     time.Time
+	statusLine
+	log  io.Writer
+	last time.Time
 }
 
 // progressEvery is how often a run that is not watched on a terminal says where it is.
 const progressEvery = 30 * time.Second
 
 func newBenchProgress(w io.Writer) *benchProgress {
-	p := &benchProgress{out: w, width: 80, last: time.Now()}
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		p.terminal = true
-		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 20 {
-			p.width = n
-		}
-	}
-	return p
+	return &benchProgress{statusLine: newStatusLine(w), log: w, last: time.Now()}
 }
 
 func (p *benchProgress) show(s bench.Progress) {
 	line := benchProgressLine(s, p.width-1)
 	switch {
-	case p.terminal:
-		fmt.Fprintf(p.out, "\r%-*s", p.width-1, line)
+	case p.out != nil:
+		p.statusLine.show(line)
 	case time.Since(p.last) >= progressEvery:
 		p.last = time.Now()
-		fmt.Fprintln(p.out, line)
-	}
-}
-
-func (p *benchProgress) clear() {
-	if p.terminal {
-		fmt.Fprintf(p.out, "\r%*s\r", p.width-1, "")
+		fmt.Fprintln(p.log, line)
 	}
 }
 

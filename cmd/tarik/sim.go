@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/tarik-kv/tarik/internal/sim"
 )
@@ -330,7 +329,7 @@ func (f *simFlags) run(ctx context.Context, o sim.Options, r *sim.Report, stdout
 	if bad > 0 {
 		fmt.Fprintf(stderr, "warning: %d lines were not read; the first: %s (%s)\n", bad, r.Bad[0].Reason, r.Bad[0].First)
 	}
-	bar := newSimProgress(stderr)
+	bar := newStatusLine(stderr)
 	defer bar.clear()
 	if f.plan {
 		p := sim.PlanOptions{MaxEngines: f.maxEngines, GPUs: f.gpus, GPUCost: f.gpuCost}
@@ -377,12 +376,7 @@ func (f *simFlags) run(ctx context.Context, o sim.Options, r *sim.Report, stdout
 	}
 	write := r.WriteText
 	if f.asJSON {
-		write = func(w io.Writer) error {
-			enc := json.NewEncoder(w)
-			enc.SetEscapeHTML(false)
-			enc.SetIndent("", " ")
-			return enc.Encode(r)
-		}
+		write = func(w io.Writer) error { return writeJSON(w, r) }
 	}
 	if err := write(stdout); err != nil {
 		return err
@@ -391,35 +385,4 @@ func (f *simFlags) run(ctx context.Context, o sim.Options, r *sim.Report, stdout
 		return fmt.Errorf("no fleet of at most %d engines keeps the SLO", f.maxEngines)
 	}
 	return nil
-}
-
-// simProgress is one line on a terminal.
-type simProgress struct {
-	out   io.Writer // nil: not a terminal
-	width int
-}
-
-func newSimProgress(w io.Writer) *simProgress {
-	p := &simProgress{}
-	f, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return p
-	}
-	p.out, p.width = f, 80
-	if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 20 {
-		p.width = n
-	}
-	return p
-}
-
-func (p *simProgress) show(line string) {
-	if p.out != nil {
-		fmt.Fprintf(p.out, "\r%-*.*s", p.width-1, p.width-1, line)
-	}
-}
-
-func (p *simProgress) clear() {
-	if p.out != nil {
-		fmt.Fprintf(p.out, "\r%*s\r", p.width-1, "")
-	}
 }

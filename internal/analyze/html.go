@@ -11,8 +11,8 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
+
+	"github.com/tarik-kv/tarik/internal/chart"
 )
 
 // WriteHTML writes the report as one page that needs nothing else: charts are SVG inside it, there is no script.
@@ -24,9 +24,9 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	page := struct {
 		R      *Report
 		Text   string
-		Charts []chart
+		Charts []chart.Chart
 	}{R: r, Text: text.String()}
-	for _, build := range []func(*Report) (*chart, error){gapChart, retentionChart, pinnedChart, blockChart, lengthChart, concurrencyChart} {
+	for _, build := range []func(*Report) (*chart.Chart, error){gapChart, retentionChart, pinnedChart, blockChart, lengthChart, concurrencyChart} {
 		c, err := build(r)
 		if err != nil {
 			return fmt.Errorf("draw a chart: %w", err)
@@ -36,11 +36,6 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		}
 	}
 	return pageTemplate.Execute(w, page)
-}
-
-type chart struct {
-	Title string
-	SVG   template.HTML
 }
 
 var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{"percent": percent}).Parse(`<!doctype html>
@@ -101,11 +96,7 @@ type drawing struct {
 }
 
 func newDrawing(x, y string) *drawing {
-	p := plot.New()
-	p.X.Label.Text, p.Y.Label.Text = x, y
-	p.Add(plotter.NewGrid())
-	p.Legend.Top, p.Legend.Left = true, true
-	return &drawing{p: p}
+	return &drawing{p: chart.New(x, y)}
 }
 
 func (d *drawing) logX() {
@@ -138,7 +129,7 @@ func (d *drawing) line(name string, points []point, least float64) {
 	d.lines++
 }
 
-func (d *drawing) chart(title string) (*chart, error) {
+func (d *drawing) chart(title string) (*chart.Chart, error) {
 	if d.err != nil {
 		return nil, d.err
 	}
@@ -148,21 +139,10 @@ func (d *drawing) chart(title string) (*chart, error) {
 	if d.p.X.Min == d.p.X.Max {
 		d.p.X.Max = d.p.X.Min*1.1 + 1
 	}
-	c := vgsvg.NewWith(vgsvg.UseWH(chartWidth, chartHeight))
-	d.p.Draw(draw.Crop(draw.New(c), vg.Points(4), -vg.Points(16), vg.Points(4), -vg.Points(8))) // room for the last labels
-	var b bytes.Buffer
-	if _, err := c.WriteTo(&b); err != nil {
-		return nil, err
-	}
-	// The file begins with an XML declaration, which has no place inside a page.
-	svg := b.Bytes()
-	if i := bytes.Index(svg, []byte("<svg")); i > 0 {
-		svg = svg[i:]
-	}
-	return &chart{title, template.HTML(svg)}, nil //nolint:gosec // written by the plotting library from numbers and fixed labels
+	return chart.Draw(title, d.p, chartWidth, chartHeight)
 }
 
-func gapChart(r *Report) (*chart, error) {
+func gapChart(r *Report) (*chart.Chart, error) {
 	d := newDrawing("seconds", "share of turns")
 	d.logX()
 	d.p.Y.Min, d.p.Y.Max = 0, 1
@@ -170,7 +150,7 @@ func gapChart(r *Report) (*chart, error) {
 	return d.chart("Gaps between turns, cumulative")
 }
 
-func retentionChart(r *Report) (*chart, error) {
+func retentionChart(r *Report) (*chart.Chart, error) {
 	d := newDrawing("TTL, seconds", "share")
 	d.logX()
 	d.p.Y.Min, d.p.Y.Max = 0, 1
@@ -186,7 +166,7 @@ func retentionChart(r *Report) (*chart, error) {
 	return d.chart("What a TTL holds")
 }
 
-func pinnedChart(r *Report) (*chart, error) {
+func pinnedChart(r *Report) (*chart.Chart, error) {
 	d := newDrawing("TTL, seconds", "pinned, "+r.Unit)
 	d.logX()
 	d.p.Y.Min = 0
@@ -209,7 +189,7 @@ func pinnedChart(r *Report) (*chart, error) {
 	return d.chart("What a TTL pins")
 }
 
-func blockChart(r *Report) (*chart, error) {
+func blockChart(r *Report) (*chart.Chart, error) {
 	d := newDrawing("block size, tokens", "reusable share")
 	d.logX()
 	d.p.Y.Min, d.p.Y.Max = 0, 1
@@ -223,7 +203,7 @@ func blockChart(r *Report) (*chart, error) {
 	return d.chart("Reuse by block size")
 }
 
-func lengthChart(r *Report) (*chart, error) {
+func lengthChart(r *Report) (*chart.Chart, error) {
 	d := newDrawing(r.Unit, "share of requests")
 	d.logX()
 	d.p.Y.Min, d.p.Y.Max = 0, 1
@@ -232,7 +212,7 @@ func lengthChart(r *Report) (*chart, error) {
 	return d.chart("Prompt lengths, cumulative")
 }
 
-func concurrencyChart(r *Report) (*chart, error) {
+func concurrencyChart(r *Report) (*chart.Chart, error) {
 	d := newDrawing("seconds from the start", "at the same time")
 	d.p.Y.Min = 0
 	d.line("conversations", r.charts.open, math.Inf(-1))

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"fmt"
 	"html/template"
 	"image/color"
@@ -13,14 +12,15 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
+
+	"github.com/tarik-kv/tarik/internal/chart"
 )
 
 // WriteHTML writes the report as one page that needs nothing else: charts are SVG inside it, there is no script.
 func (r *Report) WriteHTML(w io.Writer) error {
 	type section struct {
 		Title  string
-		Charts []chart
+		Charts []chart.Chart
 		Tables []htmlTable
 	}
 	page := struct {
@@ -31,18 +31,18 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	}{R: r, Facts: r.facts(), Answers: newHTMLTable(titled{"Answers", r.answerRows()})}
 	for _, at := range r.settings() {
 		s := section{Title: at.String()}
-		for _, draw := range []func(setting) (*chart, error){
-			func(at setting) (*chart, error) {
+		for _, draw := range []func(setting) (*chart.Chart, error){
+			func(at setting) (*chart.Chart, error) {
 				return r.lengthChart(at, "TTFT of later turns, median and 95 % interval", "ms", func(a *ArmReport) *Summary { return a.Later.TTFT })
 			},
-			func(at setting) (*chart, error) {
+			func(at setting) (*chart.Chart, error) {
 				return r.lengthChart(at, "TTFT of turn 1, median and 95 % interval", "ms", func(a *ArmReport) *Summary { return a.Turn1.TTFT })
 			},
 			r.ratioChart,
-			func(at setting) (*chart, error) {
+			func(at setting) (*chart.Chart, error) {
 				return r.lengthChart(at, "Time per output token of later turns", "ms", func(a *ArmReport) *Summary { return a.Later.TPOT })
 			},
-			func(at setting) (*chart, error) { return r.distributionChart(at) },
+			func(at setting) (*chart.Chart, error) { return r.distributionChart(at) },
 		} {
 			c, err := draw(at)
 			if err != nil {
@@ -69,11 +69,6 @@ type htmlTable struct {
 }
 
 func newHTMLTable(t titled) htmlTable { return htmlTable{t.title, t.rows[0], t.rows[1:]} }
-
-type chart struct {
-	Title string
-	SVG   template.HTML
-}
 
 var pageTemplate = template.Must(template.New("report").Parse(`<!doctype html>
 <html lang="en">
@@ -132,11 +127,7 @@ type drawing struct {
 }
 
 func newDrawing(x, y string) *drawing {
-	p := plot.New()
-	p.X.Label.Text, p.Y.Label.Text = x, y
-	p.Add(plotter.NewGrid())
-	p.Legend.Top, p.Legend.Left = true, true
-	return &drawing{p: p}
+	return &drawing{p: chart.New(x, y)}
 }
 
 // points are a line with intervals: a point without one has Low = High = Y.
@@ -176,7 +167,7 @@ func (d *drawing) line(name string, list points, dots bool) {
 	d.p.Add(s, bars)
 }
 
-func (d *drawing) chart(title string) (*chart, error) {
+func (d *drawing) chart(title string) (*chart.Chart, error) {
 	if d.err != nil {
 		return nil, d.err
 	}
@@ -188,17 +179,7 @@ func (d *drawing) chart(title string) (*chart, error) {
 	if d.p.X.Min == d.p.X.Max {
 		d.p.X.Max = d.p.X.Min*1.1 + 1
 	}
-	c := vgsvg.NewWith(vgsvg.UseWH(chartWidth, chartHeight))
-	d.p.Draw(draw.Crop(draw.New(c), vg.Points(4), -vg.Points(16), vg.Points(4), -vg.Points(8))) // room for the last labels
-	var b bytes.Buffer
-	if _, err := c.WriteTo(&b); err != nil {
-		return nil, err
-	}
-	svg := b.Bytes()
-	if i := bytes.Index(svg, []byte("<svg")); i > 0 {
-		svg = svg[i:] // without the XML declaration, which has no place inside a page
-	}
-	return &chart{title, template.HTML(svg)}, nil //nolint:gosec // written by the plotting library from numbers and names of arms, which are letters and digits
+	return chart.Draw(title, d.p, chartWidth, chartHeight)
 }
 
 // lengths marks the axis at the lengths that were measured.
@@ -217,7 +198,7 @@ func (d *drawing) lengths(at []float64) {
 }
 
 // lengthChart draws a metric of each arm over the prompt length. Cells of given conversations have none.
-func (r *Report) lengthChart(at setting, title, unit string, metric func(*ArmReport) *Summary) (*chart, error) {
+func (r *Report) lengthChart(at setting, title, unit string, metric func(*ArmReport) *Summary) (*chart.Chart, error) {
 	d := newDrawing("prompt tokens, median", unit)
 	var xs []float64
 	for i := range r.Plan.Arms {
@@ -251,7 +232,7 @@ func (r *Report) lengthChart(at setting, title, unit string, metric func(*ArmRep
 }
 
 // ratioChart draws TTFT of later turns against the baseline.
-func (r *Report) ratioChart(at setting) (*chart, error) {
+func (r *Report) ratioChart(at setting) (*chart.Chart, error) {
 	d := newDrawing("prompt tokens of turn 1, as planned", "ratio of medians")
 	var xs []float64
 	for i := range r.Plan.Arms {
@@ -284,7 +265,7 @@ func (r *Report) ratioChart(at setting) (*chart, error) {
 }
 
 // distributionChart draws the share of later turns by their TTFT, all lengths together only if there is one.
-func (r *Report) distributionChart(at setting) (*chart, error) {
+func (r *Report) distributionChart(at setting) (*chart.Chart, error) {
 	d := newDrawing("TTFT of later turns, ms", "share of turns")
 	for i := range r.Plan.Arms {
 		cells, list := 0, points{}

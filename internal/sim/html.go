@@ -12,7 +12,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
+
+	"github.com/tarik-kv/tarik/internal/chart"
 )
 
 // WriteHTML writes the report as one page that needs nothing else: charts are SVG inside it, there is no script.
@@ -24,11 +25,11 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	page := struct {
 		R      *Report
 		Text   string
-		Charts []chart
+		Charts []chart.Chart
 	}{R: r, Text: text.String()}
-	draw := []func() (*chart, error){r.ttftChart, r.itlChart}
+	draw := []func() (*chart.Chart, error){r.ttftChart, r.itlChart}
 	if r.Plan != nil {
-		draw = []func() (*chart, error){r.Plan.frontier}
+		draw = []func() (*chart.Chart, error){r.Plan.frontier}
 	}
 	for _, f := range draw {
 		c, err := f()
@@ -40,11 +41,6 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		}
 	}
 	return pageTemplate.Execute(w, page)
-}
-
-type chart struct {
-	Title string
-	SVG   template.HTML
 }
 
 var pageTemplate = template.Must(template.New("report").Parse(`<!doctype html>
@@ -85,29 +81,6 @@ const (
 	chartHeight = 9 * vg.Centimeter
 )
 
-func newPlot(x, y string) *plot.Plot {
-	p := plot.New()
-	p.X.Label.Text, p.Y.Label.Text = x, y
-	p.Add(plotter.NewGrid())
-	p.Legend.Top, p.Legend.Left = true, true
-	return p
-}
-
-func drawn(title string, p *plot.Plot) (*chart, error) {
-	c := vgsvg.NewWith(vgsvg.UseWH(chartWidth, chartHeight))
-	p.Draw(draw.Crop(draw.New(c), vg.Points(4), -vg.Points(16), vg.Points(4), -vg.Points(8))) // room for the last labels
-	var b bytes.Buffer
-	if _, err := c.WriteTo(&b); err != nil {
-		return nil, err
-	}
-	// The file begins with an XML declaration, which has no place inside a page.
-	svg := b.Bytes()
-	if i := bytes.Index(svg, []byte("<svg")); i > 0 {
-		svg = svg[i:]
-	}
-	return &chart{title, template.HTML(svg)}, nil //nolint:gosec // written by the plotting library from numbers and fixed labels
-}
-
 // points of a cumulative distribution.
 func (h *histogram) points() plotter.XYs {
 	var xy plotter.XYs
@@ -122,8 +95,8 @@ func (h *histogram) points() plotter.XYs {
 	return xy
 }
 
-func (r *Report) cumulative(title, x string, of func(*Result) *histogram) (*chart, error) {
-	p := newPlot(x, "share")
+func (r *Report) cumulative(title, x string, of func(*Result) *histogram) (*chart.Chart, error) {
+	p := chart.New(x, "share")
 	p.Y.Min, p.Y.Max = 0, 1
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	lines := 0
@@ -147,23 +120,23 @@ func (r *Report) cumulative(title, x string, of func(*Result) *histogram) (*char
 	if p.X.Min == p.X.Max {
 		p.X.Max = p.X.Min*1.1 + 1
 	}
-	return drawn(title, p)
+	return chart.Draw(title, p, chartWidth, chartHeight)
 }
 
-func (r *Report) ttftChart() (*chart, error) {
+func (r *Report) ttftChart() (*chart.Chart, error) {
 	return r.cumulative("Time to first token, cumulative", "ms", func(x *Result) *histogram { return &x.ttft })
 }
 
-func (r *Report) itlChart() (*chart, error) {
+func (r *Report) itlChart() (*chart.Chart, error) {
 	return r.cumulative("Time between tokens, cumulative", "ms", func(x *Result) *histogram { return &x.itl })
 }
 
 // frontier draws the fleets that keep the SLO.
-func (p *Plan) frontier() (*chart, error) {
+func (p *Plan) frontier() (*chart.Chart, error) {
 	if len(p.Fleets) == 0 {
 		return nil, nil
 	}
-	pl := newPlot("decode engines", "prefill engines")
+	pl := chart.New("decode engines", "prefill engines")
 	of := map[Policy]plotter.XYs{}
 	for _, f := range p.Fleets {
 		of[f.Policy] = append(of[f.Policy], plotter.XY{X: float64(f.Decodes), Y: float64(f.Prefills)})
@@ -182,5 +155,5 @@ func (p *Plan) frontier() (*chart, error) {
 	}
 	pl.X.Min, pl.Y.Min = 0, 0
 	pl.X.Max, pl.Y.Max = pl.X.Max*1.1+1, pl.Y.Max*1.1+1
-	return drawn("Smallest fleets within the SLO", pl)
+	return chart.Draw("Smallest fleets within the SLO", pl, chartWidth, chartHeight)
 }
