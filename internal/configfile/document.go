@@ -11,6 +11,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/tarik-kv/tarik/internal/plainyaml"
 )
 
 // maxFileBytes bounds a configuration file.
@@ -46,10 +48,8 @@ func Parse(name string, data []byte) (d *Document, err error) {
 	if d.body == nil {
 		return d, nil
 	}
-	var plain plainChecker
-	ast.Walk(&plain, d.body)
-	if plain.bad != nil {
-		return nil, d.failAt(plain.bad.GetToken(), plain.why)
+	if bad, why := plainyaml.Check(d.body, "key"); bad != nil {
+		return nil, d.failAt(bad.GetToken(), why)
 	}
 	return d, nil
 }
@@ -84,7 +84,7 @@ var wanted = map[string]string{"bool": "true or false", "string": "a text", "int
 func (d *Document) explain(err error) error {
 	var at yaml.Error
 	if !errors.As(err, &at) {
-		return d.failAt(nil, redact(err.Error()))
+		return d.failAt(nil, plainyaml.Redact(err.Error()))
 	}
 	message := at.GetMessage()
 	if m := goType.FindStringSubmatch(message); m != nil {
@@ -112,51 +112,13 @@ func kind(goName string) string {
 	return "another kind"
 }
 
-// fieldName is what a message of the YAML library may quote.
-var fieldName = regexp.MustCompile(`^"[a-z0-9_]{1,32}"( already defined at \[\d+:\d+\])?$`)
-
 // redactUnknown takes what was quoted from the file out of the messages by which the library quotes keys. Those of
 // values come from this module and quote with care.
 func redactUnknown(message string) string {
 	if strings.HasPrefix(message, "want ") {
 		return message
 	}
-	return redact(message)
-}
-
-// redact keeps a quote only if it looks like a key. The library quotes without escaping, so the first quote may
-// open anything.
-func redact(message string) string {
-	i := strings.IndexByte(message, '"')
-	if i < 0 || fieldName.MatchString(message[i:]) {
-		return message
-	}
-	return message[:i] + "(…)"
-}
-
-// plainChecker looks for YAML that a configuration file has no use for.
-type plainChecker struct {
-	bad ast.Node
-	why string
-}
-
-func (c *plainChecker) Visit(n ast.Node) ast.Visitor {
-	if c.bad != nil {
-		return nil
-	}
-	switch n.Type() {
-	case ast.NullType:
-		c.bad, c.why = n, "empty value: fill it in, or leave the key out"
-	case ast.AnchorType, ast.AliasType:
-		c.bad, c.why = n, "anchors and aliases are not used here: write the value out"
-	case ast.MergeKeyType:
-		c.bad, c.why = n, "merge keys are not used here: write the keys out"
-	case ast.TagType:
-		c.bad, c.why = n, "tags are not used here"
-	default:
-		return c
-	}
-	return nil
+	return plainyaml.Redact(message)
 }
 
 // Fail is an [*Error] about the value at path, such as "tenants.auth[0].jwt.issuer", or about the innermost thing

@@ -3,13 +3,14 @@ package tenant
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/tarik-kv/tarik/internal/plainyaml"
 )
 
 // FileError says what is wrong with a keys or secrets file, and where. It never shows a line of the file, because
@@ -59,9 +60,9 @@ func decodeStrict(file string, data []byte, v any) (err error) {
 		case errors.As(err, &own):
 			return fail(own.Token, own.Message)
 		case errors.As(err, &at):
-			return fail(at.GetToken(), redact(at.GetMessage()))
+			return fail(at.GetToken(), plainyaml.Redact(at.GetMessage()))
 		}
-		return fail(nil, redact(err.Error()))
+		return fail(nil, plainyaml.Redact(err.Error()))
 	}
 	doc, err := parser.ParseBytes(data, 0)
 	if err != nil {
@@ -80,51 +81,11 @@ func decodeStrict(file string, data []byte, v any) (err error) {
 	if body == nil {
 		return fail(nil, "is empty")
 	}
-	var plain plainChecker
-	ast.Walk(&plain, body)
-	if plain.bad != nil {
-		return fail(plain.bad.GetToken(), plain.why)
+	if bad, why := plainyaml.Check(body, "field"); bad != nil {
+		return fail(bad.GetToken(), why)
 	}
 	if err := yaml.NodeToValue(body, v, yaml.Strict()); err != nil {
 		return explain(err)
-	}
-	return nil
-}
-
-// fieldName is what a message of the YAML library may quote.
-var fieldName = regexp.MustCompile(`^"[a-z0-9_]{1,32}"( already defined at \[\d+:\d+\])?$`)
-
-// redact takes what was quoted from the file out of a message of the YAML library, unless it looks like a field's
-// name. Secrets are longer. The library quotes without escaping, so the first quote may open anything.
-func redact(message string) string {
-	i := strings.IndexByte(message, '"')
-	if i < 0 || fieldName.MatchString(message[i:]) {
-		return message
-	}
-	return message[:i] + "(…)"
-}
-
-// plainChecker looks for YAML that a keys or secrets file has no use for.
-type plainChecker struct {
-	bad ast.Node
-	why string
-}
-
-func (c *plainChecker) Visit(n ast.Node) ast.Visitor {
-	if c.bad != nil {
-		return nil
-	}
-	switch n.Type() {
-	case ast.NullType:
-		c.bad, c.why = n, "empty value: fill it in, or leave the field out"
-	case ast.AnchorType, ast.AliasType:
-		c.bad, c.why = n, "anchors and aliases are not used here: write the value out"
-	case ast.MergeKeyType:
-		c.bad, c.why = n, "merge keys are not used here: write the fields out"
-	case ast.TagType:
-		c.bad, c.why = n, "tags are not used here"
-	default:
-		return c
 	}
 	return nil
 }
