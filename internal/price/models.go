@@ -41,7 +41,7 @@ type Costs struct {
 // What is assumed of engines that nobody has measured. Recomputing is slower than on any GPU, so that
 // deadlines made of it err on the long side; transfers are as slow as a GPU pair with 16-token blocks.
 var (
-	guessRecompute = Cost{Base: guessBaseMs, PerToken: guessMsPerToken, PerContext: 3e-5}
+	guessRecompute = Cost{Base: 100, PerToken: 1, PerContext: 3e-5}
 	guessPull      = Cost{Base: 20, PerToken: 0.03}
 	guessHandoff   = Cost{Base: 50, PerToken: 0.03}
 )
