@@ -297,10 +297,7 @@ func (p *pair) ahead(ctx context.Context, q *query, r *reply, seq []int32) ([]in
 		}
 		probes[i] = ids
 	}
-	n := 0
-	for n < len(probes[0]) && n < len(probes[1]) && probes[0][n] == probes[1][n] {
-		n++
-	}
+	n := kvp.CommonPrefix(probes[0], probes[1])
 	if n == 0 {
 		return nil, failed(FailPrepare, "two renderings of the history have nothing in common")
 	}

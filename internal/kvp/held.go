@@ -22,11 +22,16 @@ type Held struct {
 // prefix of prompt and Seq, and at most one token less than all that is known. The last sampled
 // token has no KV yet, and engines that sample ahead report more tokens than they have verified.
 func (h *Held) Common(prompt []int32) int {
+	return min(CommonPrefix(prompt, h.Seq), h.Handle.Tokens, len(h.Seq)-1)
+}
+
+// CommonPrefix is how many tokens a and b have in common at their beginnings.
+func CommonPrefix(a, b []int32) int {
 	n := 0
-	for n < len(prompt) && n < len(h.Seq) && prompt[n] == h.Seq[n] {
+	for n < len(a) && n < len(b) && a[n] == b[n] {
 		n++
 	}
-	return min(n, h.Handle.Tokens, len(h.Seq)-1)
+	return n
 }
 
 // Size is roughly how many bytes of memory h keeps alive.

@@ -2,6 +2,7 @@ package router
 
 import (
 	"math"
+	"strconv"
 
 	"github.com/tarik-kv/tarik/internal/bodyedit"
 	"github.com/tarik-kv/tarik/internal/kvp"
@@ -83,21 +84,29 @@ func (q *request) edit(params []byte, ids []int32) *bodyedit.Edit {
 	return e
 }
 
-// idsBody is a P call for an exact prompt, through /v1/completions: the one form that every
-// version takes.
-func (q *request) idsBody(params []byte, ids []int32) payload {
+// idsBody is a P call for an exact prompt, through /v1/completions: the one form that every version takes.
+// params are nil for none. A call of one token ends by itself; one that is streamed, for hangUp, is asked for
+// streamed tokens so that it does not end before. streamed 0: one token, no stream.
+func (q *request) idsBody(params []byte, ids []int32, streamed int) payload {
 	b := make([]byte, 0, 256+len(params)+7*len(ids))
 	b = append(b, '{')
 	if model := q.doc.Get("model"); model != nil {
 		b = append(append(append(b, `"model":`...), model...), ',')
 	}
-	b = append(b, `"prompt":`...)
-	b = kvp.AppendIDs(b, ids)
-	b = append(b, `,"max_tokens":1,"temperature":0`...)
+	b = kvp.AppendIDs(append(b, `"prompt":`...), ids)
+	if streamed > 0 {
+		b = append(b, `,"stream":true,"ignore_eos":true,"max_tokens":`...)
+		b = strconv.AppendInt(b, int64(streamed), 10)
+	} else {
+		b = append(b, `,"max_tokens":1`...)
+	}
+	b = append(b, `,"temperature":0`...)
 	if q.salt != "" {
 		b = append(append(b, `,"cache_salt":`...), quote(q.salt)...)
 	}
-	b = append(append(b, `,"kv_transfer_params":`...), params...)
+	if params != nil {
+		b = append(append(b, `,"kv_transfer_params":`...), params...)
+	}
 	return bytesPayload(append(b, '}'))
 }
 

@@ -77,12 +77,8 @@ func (r *Router) release(ctx context.Context, h kvp.Handle) {
 	b := append([]byte(`{"model":`), quote(r.modelName())...)
 	b = append(b, `,"prompt":[1],"max_tokens":4096,"ignore_eos":true,"stream":true,"kv_transfer_params":`...)
 	b = append(append(b, h.Release().Raw()...), '}')
-	res, err := r.send(ctx, call{engine: r.prefill, path: kvp.Completions.Path(), body: bytesPayload(b), header: http.Header{}, id: newID()})
-	if err != nil {
-		return // D's TTL frees it
-	}
-	_, _ = res.Body.Read(make([]byte, 512)) // the first event, whatever it says
-	_ = res.Body.Close()
+	// Whatever it says: if it was not done, D's TTL frees them.
+	r.hangUp(ctx, call{engine: r.prefill, path: kvp.Completions.Path(), body: bytesPayload(b), header: http.Header{}, id: newID()})
 }
 
 // modelName is the model that P serves, for requests of the router's own.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -170,13 +169,11 @@ func (x *returner) after(b *back) {
 	case len(b.q.doc.Body())+x.bytes > returnBytes:
 		plan.Choice, plan.Why = gap.LetGo, gap.Why(turn.NoRoom)
 	}
-	switch plan.Choice {
-	case gap.Hold:
+	if plan.Choice == gap.Hold || plan.Choice == gap.LetGo {
 		x.finish(b, turn.Returned{State: turn.ReturnSkipped, Why: turn.Reason(plan.Why)})
-		return
-	case gap.LetGo:
-		x.finish(b, turn.Returned{State: turn.ReturnSkipped, Why: turn.Reason(plan.Why)})
-		x.letGo(b)
+		if plan.Choice == gap.LetGo {
+			x.letGo(b)
+		}
 		return
 	}
 	if plan.Free {
@@ -425,10 +422,7 @@ func (b *back) render(ctx context.Context, r *Router) turn.Event {
 	if ev.B == nil {
 		return turn.RenderedNext{}
 	}
-	n := 0
-	for n < min(len(ev.A), len(ev.B)) && ev.A[n] == ev.B[n] {
-		n++
-	}
+	n := kvp.CommonPrefix(ev.A, ev.B)
 	if n < len(ev.A) && len(ev.A)-n <= maxTail {
 		r.returns.mu.Lock()
 		defer r.returns.mu.Unlock()
@@ -530,7 +524,7 @@ func (b *back) warm(ctx context.Context, r *Router, w turn.Warm) turn.Event {
 			e.Set(dialects[b.q.endpoint].prompt, b.nextPrompt(probeA))
 			c.path, c.body = b.q.endpoint.Path(), editPayload(e)
 		} else {
-			c.body = b.q.warmBody(w, false)
+			c.body = b.q.idsBody(nil, w.IDs, 0)
 		}
 		got := r.ask(ctx, c, r.cfg.MaxReply)
 		if got.err != nil {
@@ -545,36 +539,11 @@ func (b *back) warm(ctx context.Context, r *Router, w turn.Warm) turn.Event {
 		return turn.Warmed{Status: got.status}
 	}
 	r.metrics.HandlesUsed.WithLabelValues("return").Inc()
-	c.body = b.q.warmBody(w, true)
+	c.body = b.q.idsBody(w.Params, w.IDs, w.MaxTokens)
 	begin := time.Now()
 	status := r.hangUp(ctx, c)
 	b.took = time.Since(begin)
 	return turn.Warmed{Status: status, Late: late() && status == 0}
-}
-
-// warmBody is the P call of a return, for an exact prompt, through /v1/completions: the one form that
-// every version takes. A streamed one must not end before it is hung up.
-func (q *request) warmBody(w turn.Warm, stream bool) payload {
-	b := make([]byte, 0, 256+len(w.Params)+7*len(w.IDs))
-	b = append(b, '{')
-	if model := q.doc.Get("model"); model != nil {
-		b = append(append(append(b, `"model":`...), model...), ',')
-	}
-	b = kvp.AppendIDs(append(b, `"prompt":`...), w.IDs)
-	if stream {
-		b = append(b, `,"stream":true,"ignore_eos":true,"max_tokens":`...)
-		b = strconv.AppendInt(b, int64(w.MaxTokens), 10)
-	} else {
-		b = append(b, `,"max_tokens":1`...)
-	}
-	b = append(b, `,"temperature":0`...)
-	if q.salt != "" {
-		b = append(append(b, `,"cache_salt":`...), quote(q.salt)...)
-	}
-	if w.Params != nil {
-		b = append(append(b, `,"kv_transfer_params":`...), w.Params...)
-	}
-	return bytesPayload(append(b, '}'))
 }
 
 // hangUp makes a streamed call and ends it at its first event. It returns the status, 0 if none came, or

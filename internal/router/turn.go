@@ -340,7 +340,7 @@ func (t *run) prefill(ctx context.Context, a turn.Prefill) {
 	switch {
 	case a.IDs != nil && q.endpoint != kvp.Completions && !can.ExactPrompt && a.Form == turn.FormPull:
 		// The ids were compared with what D holds; an engine that would render anew is given them.
-		c.path, c.body = kvp.Completions.Path(), q.idsBody(a.Params, a.IDs)
+		c.path, c.body = kvp.Completions.Path(), q.idsBody(a.Params, a.IDs, 0)
 		t.ids = a.IDs
 	case a.IDs != nil && q.endpoint != kvp.Completions && !can.ExactPrompt:
 		c.body = editPayload(q.prefillBody(a.Params, nil))

@@ -190,14 +190,10 @@ func (m *Return) rendered(ev RenderedNext) []Action {
 
 // prefix is what any next prompt begins with.
 func (ev RenderedNext) prefix() []int32 {
-	n := 0
 	if ev.B == nil {
 		return ev.A[:max(0, len(ev.A)-ev.Tail)]
 	}
-	for n < len(ev.A) && n < len(ev.B) && ev.A[n] == ev.B[n] {
-		n++
-	}
-	return ev.A[:n]
+	return ev.A[:kvp.CommonPrefix(ev.A, ev.B)]
 }
 
 func (m *Return) taken(ev Taken) []Action {
