@@ -163,11 +163,12 @@ func (e *Edit) remove(k int, is func([]byte, string) bool, names []string) int {
 	e.built = false
 	o := &e.objects[k]
 	n := 0
+	sameLength := k == 0 && e.d.sameLength(names)
 	var appended []byte
 	for _, name := range names {
 		for i := range o.slots {
 			raw := o.rawName(e.d.body, i)
-			if o.dropped(i) || k == 0 && e.d.otherLength(raw, name) || !is(raw, name) {
+			if sameLength && len(raw) != len(name) || o.dropped(i) || !is(raw, name) {
 				continue
 			}
 			o.fate(i).dropped = true

@@ -287,11 +287,11 @@ func (d *Doc) Has(name string) bool {
 
 // CountFold returns how many members of the outermost object are called one of names, without regard to case.
 func (d *Doc) CountFold(names ...string) int {
-	n := 0
+	n, sameLength := 0, d.sameLength(names)
 	for _, s := range d.members {
 		raw := d.body[s.name.Start+1 : s.name.End-1]
 		for _, name := range names {
-			if !d.otherLength(raw, name) && nameIsFold(raw, name) {
+			if (!sameLength || len(raw) == len(name)) && nameIsFold(raw, name) {
 				n++
 				break
 			}
@@ -300,10 +300,18 @@ func (d *Doc) CountFold(names ...string) int {
 	return n
 }
 
-// otherLength reports that raw, the name of a member of the outermost object, cannot be name, not even without regard
-// to case, because it is longer or shorter.
-func (d *Doc) otherLength(raw []byte, name string) bool {
-	return d.simple && len(raw) != len(name) && isSimple(name)
+// sameLength reports whether a member of the outermost object that has one of names, without regard to case, is
+// as long as that name: there are no escapes, and no letters outside ASCII that fold to one inside it.
+func (d *Doc) sameLength(names []string) bool {
+	if !d.simple {
+		return false
+	}
+	for _, name := range names {
+		if !isSimple(name) {
+			return false
+		}
+	}
+	return true
 }
 
 // Bytes is the text at sp.

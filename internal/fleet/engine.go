@@ -80,6 +80,7 @@ type Engine struct {
 	URL  *url.URL
 
 	client *http.Client
+	name   string // URL as text
 	mu     sync.Mutex
 	info   Info
 	fails  int // health checks failed in a row
@@ -96,11 +97,11 @@ func New(role Role, rawURL string, client *http.Client) (*Engine, error) {
 		return nil, fmt.Errorf("%s engine %q: want a URL such as http://host:8000", role, rawURL)
 	}
 	u.Path = strings.TrimSuffix(u.Path, "/")
-	return &Engine{Role: role, URL: u, client: client, info: Info{Trust: Unproven, Err: "not asked yet"}}, nil
+	return &Engine{Role: role, URL: u, client: client, name: u.String(), info: Info{Trust: Unproven, Err: "not asked yet"}}, nil
 }
 
 // String is the engine's address.
-func (e *Engine) String() string { return e.URL.String() }
+func (e *Engine) String() string { return e.name }
 
 // Info returns what is known now.
 func (e *Engine) Info() Info {

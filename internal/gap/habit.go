@@ -120,6 +120,14 @@ func (s *Survival) Saw(age time.Duration, there bool) {
 	}
 }
 
+// nearness is the weight of what is known of another age, by how many buckets lie between: half for each octave.
+var nearness = func() (w [buckets]float64) {
+	for i := range w {
+		w[i] = math.Exp2(-float64(i) / perOctave)
+	}
+	return w
+}()
+
 // At is how likely something of that age is still there. What was lost younger is lost older, and
 // what was kept older was there younger: so the neighbours count too, less the farther they are.
 func (s *Survival) At(age time.Duration) float64 {
@@ -127,7 +135,7 @@ func (s *Survival) At(age time.Duration) float64 {
 	yes, n, at := prior*weight, float64(weight), bucketOf(age)
 	for i := range s.kept {
 		b := s.kept[i]
-		w := math.Exp2(-math.Abs(float64(i-at)) / perOctave)
+		w := nearness[max(i-at, at-i)]
 		switch {
 		case i < at: // younger: only losses tell
 			n += w * (b.n - b.yes)

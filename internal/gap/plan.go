@@ -57,7 +57,8 @@ func After(m *price.Models, h *Habit, s *Survival, now time.Duration, e Ended) P
 	lack := max(total-e.Ready, 0)
 	// P may have lost the turn's prompt while D replied. Then all of it has to come again, and take the place of what
 	// other conversations have there.
-	there := s.At(0)
+	atOnce := s.At(0)
+	there := atOnce
 	if e.NoPrefixCache {
 		there = 1
 	}
@@ -75,10 +76,11 @@ func After(m *price.Models, h *Habit, s *Survival, now time.Duration, e Ended) P
 		usual = usualGap
 	}
 	soonest, _ := h.Gap(0.25)
+	then := s.At(usual)
 	sit := Situation{
-		EvictsMs: max(evicts-m.Recompute(1, 0).Ms, 0) * (1 - s.At(usual)),
+		EvictsMs: max(evicts-m.Recompute(1, 0).Ms, 0) * (1 - then),
 		Likely:   h.Probability(e.Number), SavesMs: saves, CostsMs: costs, Load: e.Load,
-		Survives: s.At(usual), SurvivesAMoment: s.At(0), Handle: e.Handle, DecodeUsage: e.DecodeUsage, Soonest: soonest,
+		Survives: then, SurvivesAMoment: atOnce, Handle: e.Handle, DecodeUsage: e.DecodeUsage, Soonest: soonest,
 	}
 	if e.Handle {
 		sit.Left = e.Until - now

@@ -65,8 +65,14 @@ const (
 // internal are members by which an engine marks params as processed. In a request they switch its logic off.
 var internal = []string{"_remote_blocks_processed", "_p_side_truncated"}
 
-// docs are used again: every turn has params.
-var docs = sync.Pool{New: func() any { return new(bodyedit.Doc) }}
+// scratches are used again: every turn has params.
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// scratch is the memory that parse takes.
+type scratch struct {
+	doc   bodyedit.Doc
+	names [fewNames][]byte
+}
 
 // parse checks raw and returns what it says, and raw without members that must not be sent.
 func parse(raw []byte, want Shape) (Fields, []byte, error) {
@@ -74,17 +80,18 @@ func parse(raw []byte, want Shape) (Fields, []byte, error) {
 	if len(raw) > MaxRawBytes {
 		return f, nil, fmt.Errorf("params of %d bytes, at most %d", len(raw), MaxRawBytes)
 	}
-	doc := docs.Get().(*bodyedit.Doc)
-	defer docs.Put(doc)
+	room := scratches.Get().(*scratch)
+	defer scratches.Put(room)
+	doc := &room.doc
 	if err := doc.Reset(raw); err != nil {
 		return f, nil, fmt.Errorf("params: %w", err)
 	}
-	if got := shapeOf(doc.Members()); got != want && got != ShapeOther && got != ShapeNone {
-		return f, nil, shapeError(got == ShapePrefill, got == ShapeDecode)
-	}
-	p := parser{f: &f, names: make([][]byte, 0, 20)}
+	p := parser{f: &f, names: room.names[:0]}
 	for m := range doc.Members() {
 		if err := p.member(m); err != nil {
+			if got := shapeOf(doc.Members()); got != want && got != ShapeOther && got != ShapeNone {
+				err = shapeError(got == ShapePrefill, got == ShapeDecode) // that explains more
+			}
 			return Fields{}, nil, err
 		}
 	}

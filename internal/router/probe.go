@@ -147,11 +147,11 @@ func (r *Router) prove(ctx context.Context) error {
 		return notProven{fmt.Errorf("the probe's first prefill: %w", err)}
 	}
 	r.sawPrefill(fromP.engineID)
-	fromP.params = r.forDecode(fromP.params)
-	if fromP.params == nil {
+	a := r.forDecode(fromP.params)
+	if a == nil {
 		return notProven{errors.New("prefill returns no kv_transfer_params: it runs without --kv-transfer-config")}
 	}
-	fromD, err := post(r.decode, one, fromP.params)
+	fromD, err := post(r.decode, one, a.Raw())
 	if err != nil {
 		return notProven{fmt.Errorf("decode could not read the prefill engine's blocks: %w", err)}
 	}
@@ -178,10 +178,11 @@ func (r *Router) prove(ctx context.Context) error {
 // tidy lets D take over what P keeps of the probe's last call, so that P need not wait for its lease
 // to end, and then has D free that too.
 func (r *Router) tidy(ctx context.Context, params []byte, post func(*fleet.Engine, string, []byte) (prefillReply, error), salt string) error {
-	if params = r.forDecode(params); params == nil {
+	a := r.forDecode(params)
+	if a == nil {
 		return nil
 	}
-	fromD, err := post(r.decode, salt, params)
+	fromD, err := post(r.decode, salt, a.Raw())
 	if err != nil {
 		return nil //nolint:nilerr // P has proved itself; the lease and the TTL do the rest
 	}
@@ -207,6 +208,13 @@ var docs = sync.Pool{New: func() any { return new(bodyedit.Doc) }}
 // readPrefill reads P's reply. P says how much it reused in the params (since 0.31) or in usage (if
 // started with --enable-prompt-tokens-details).
 func readPrefill(body []byte) (prefillReply, error) {
+	p, err := readReply(body)
+	p.readParams()
+	return p, err
+}
+
+// readReply is readPrefill without what the params say.
+func readReply(body []byte) (prefillReply, error) {
 	doc := docs.Get().(*bodyedit.Doc)
 	defer docs.Put(doc)
 	if err := doc.Reset(body); err != nil {
@@ -222,48 +230,65 @@ func readPrefill(body []byte) (prefillReply, error) {
 	}
 	p.promptIDs = parseIDs(doc.Get("prompt_token_ids"))
 	p.promptTokens, p.cached = promptUsage(usage)
-	params := doc.Get("kv_transfer_params")
-	if bodyedit.KindOf(params) != bodyedit.Object {
-		return p, nil
-	}
-	p.params = params
-	id, _ := bodyedit.Lookup(params, "remote_engine_id")
-	p.engineID, _ = bodyedit.String(id)
-	if n := optionalInt(params, "remote_prefill_cached_tokens"); n != nil {
-		p.cached = n
+	if params := doc.Get("kv_transfer_params"); bodyedit.KindOf(params) == bodyedit.Object {
+		p.params = params
 	}
 	return p, nil
+}
+
+// readParams reads what the params say of the engine, whatever shape they have.
+func (p *prefillReply) readParams() {
+	for m := range bodyedit.Members(p.params) {
+		switch {
+		case m.Is("remote_engine_id"):
+			p.engineID, _ = bodyedit.String(m.Raw)
+		case m.Is("remote_prefill_cached_tokens"):
+			if n := optionalInt(m.Raw); n != nil {
+				p.cached = n
+			}
+		}
+	}
 }
 
 // promptUsage reads the prompt's tokens and how many of them were cached, as each endpoint says it.
 // Anthropic's input_tokens leave the cached ones out.
 func promptUsage(usage []byte) (tokens int, cached *int) {
-	if n := optionalInt(usage, "prompt_tokens"); n != nil {
-		details, _ := bodyedit.Lookup(usage, "prompt_tokens_details")
-		return *n, optionalInt(details, "cached_tokens")
+	var prompt, input, read, created *int
+	var details, inputDetails []byte
+	for m := range bodyedit.Members(usage) {
+		switch {
+		case m.Is("prompt_tokens"):
+			prompt = optionalInt(m.Raw)
+		case m.Is("prompt_tokens_details"):
+			details = m.Raw
+		case m.Is("input_tokens"):
+			input = optionalInt(m.Raw)
+		case m.Is("input_tokens_details"):
+			inputDetails = m.Raw
+		case m.Is("cache_read_input_tokens"):
+			read = optionalInt(m.Raw)
+		case m.Is("cache_creation_input_tokens"):
+			created = optionalInt(m.Raw)
+		}
 	}
-	tokens = intOf(usage, "input_tokens")
-	if details, ok := bodyedit.Lookup(usage, "input_tokens_details"); ok {
-		return tokens, optionalInt(details, "cached_tokens")
+	switch {
+	case prompt != nil:
+		return *prompt, cachedTokens(details)
+	case inputDetails != nil:
+		return orZero(input), cachedTokens(inputDetails)
+	case read != nil:
+		return orZero(input) + *read + orZero(created), read
 	}
-	if read := optionalInt(usage, "cache_read_input_tokens"); read != nil {
-		return tokens + *read + intOf(usage, "cache_creation_input_tokens"), read
-	}
-	return tokens, nil
+	return orZero(input), nil
 }
 
-func intOf(object []byte, name string) int {
-	if n := optionalInt(object, name); n != nil {
-		return *n
-	}
-	return 0
+func cachedTokens(details []byte) *int {
+	raw, _ := bodyedit.Lookup(details, "cached_tokens")
+	return optionalInt(raw)
 }
 
-func optionalInt(object []byte, name string) *int {
-	raw, ok := bodyedit.Lookup(object, name)
-	if !ok {
-		return nil
-	}
+// optionalInt reads a whole number, nil if raw is something else.
+func optionalInt(raw []byte) *int {
 	v, ok := bodyedit.Int(raw)
 	if !ok {
 		return nil

@@ -23,7 +23,7 @@ import (
 type reply struct {
 	res       *http.Response
 	streaming bool
-	s         *stream        // of a stream
+	s         *stream
 	whole     *bodyedit.Edit // of a reply in one piece
 	info      *wire.Info
 	inEvent   bool   // only a part of the last event was there
@@ -62,13 +62,13 @@ func (p *reply) read() ([]byte, error) {
 // close gives the reply's connection and memory back.
 func (p *reply) close() {
 	_ = p.res.Body.Close() // whatever is left of it is nobody's
-	if p.s != nil && cap(p.s.out) <= maxPooled {
+	if p.s != nil && cap(p.s.out) <= maxPooled && (p.whole == nil || len(p.whole.Doc().Body()) <= maxPooled) {
 		if len(p.s.buf) > leastRead {
 			p.s.buf = make([]byte, leastRead)
 		}
 		streams.Put(p.s)
 	}
-	p.s, p.info = nil, nil // info is the stream's memory
+	p.s, p.whole, p.info = nil, nil, nil // these two are the stream's memory
 }
 
 // maxPooled is how large a stream's buffer may have grown to be used again, in bytes: a rare event of
@@ -215,16 +215,17 @@ func (t *run) wholeReply(p *reply) error {
 	if err != nil {
 		return err
 	}
-	edit, info, err := wire.FilterBody(body, t.visible)
+	p.s = streams.Get().(*stream)
+	p.s.out, p.info = p.s.out[:0], p.s.filter.Info()
+	p.whole, err = p.s.filter.Body(body, t.visible)
 	if err != nil {
 		return err
 	}
-	p.whole, p.info = edit, info
 	p.info.Done = true
 	if t.q.endpoint == kvp.Responses {
 		p.response = body
 		if t.q.previous != "" {
-			edit.Set(previousID, quote(t.q.previous)) // the engine did not get to see it
+			p.whole.Set(previousID, quote(t.q.previous)) // the engine did not get to see it
 		}
 	}
 	return nil
@@ -307,7 +308,7 @@ func (t *run) relay(client context.Context) turn.Event {
 	}
 	took := time.Since(t.asked)
 	t.decodeTook += took
-	t.r.metrics.Legs.WithLabelValues("decode").Observe(took.Seconds())
+	t.r.metrics.DecodeLeg.Observe(took.Seconds())
 	t.left = t.left || client.Err() != nil
 	return t.ended(p.info)
 }

@@ -121,7 +121,13 @@ var contextFields = []string{
 // identify finds out which conversation this is. own is the operator's header for it.
 func (q *request) identify(own string) {
 	s := conv.Scope{Tenant: q.tenant, Model: q.model, Salt: q.salt, Endpoint: q.endpoint.Path()}
-	if name := conv.Name(own, q.header.Get, q.doc); name != "" {
+	header := func(name string) string { // sources are canonical, which Get would look at again and again
+		if v := q.header[name]; len(v) > 0 {
+			return v[0]
+		}
+		return ""
+	}
+	if name := conv.Name(own, header, q.doc); name != "" {
 		q.id = s.ID(name)
 	}
 	s.Context = make([]string, 0, len(contextFields))

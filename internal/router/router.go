@@ -170,6 +170,7 @@ func New(cfg Config) (*Router, error) {
 	if r.cfg.probePatience == 0 {
 		r.cfg.probePatience = probePatience
 	}
+	r.cfg.ConversationHeader = http.CanonicalHeaderKey(cfg.ConversationHeader)
 	if r.salt = cfg.Salt; r.salt == nil {
 		r.salt = r.ownSalt
 	}

@@ -86,9 +86,9 @@ func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request,
 		Turn: t.id, Time: begin.UTC().Format(time.RFC3339Nano), Endpoint: q.endpoint.Path(), Model: clip(q.model), Streamed: q.streaming,
 	}
 	h := w.Header()
-	h.Set("X-Tarik-Turn", t.id)
-	if own := req.Header.Get("X-Request-Id"); own != "" {
-		h.Set("X-Request-Id", own)
+	h["X-Tarik-Turn"] = []string{t.id}
+	if own := req.Header["X-Request-Id"]; len(own) > 0 && own[0] != "" {
+		h["X-Request-Id"] = own[:1:1]
 	}
 	r.metrics.InFlight.Inc()
 	defer r.metrics.InFlight.Dec()
@@ -366,7 +366,7 @@ func (t *run) prefill(ctx context.Context, a turn.Prefill) {
 		r.returns.turnLeftP()
 		t.failed = got
 		t.prefillTook += got.took
-		r.metrics.Legs.WithLabelValues("prefill").Observe(got.took.Seconds())
+		r.metrics.PrefillLeg.Observe(got.took.Seconds())
 		ev := turn.PrefillDone{Status: got.status, Late: ctx.Err() == context.DeadlineExceeded}
 		switch {
 		case got.err != nil:
@@ -378,11 +378,16 @@ func (t *run) prefill(ctx context.Context, a turn.Prefill) {
 			ev.Status, t.failed.err = 0, errors.New("it refused the request")
 		}
 		if ev.Status == http.StatusOK {
-			p, err := readPrefill(got.body)
+			p, err := readReply(got.body)
 			if err != nil {
 				ev.Status, t.failed.err = 0, err
 			} else {
-				ev.Params, ev.Cached, ev.Prompt = r.forDecode(p.params), p.cached, p.promptTokens
+				if a := r.forDecode(p.params); a == nil {
+					p.readParams()
+				} else if ev.Params, p.engineID = a.Raw(), a.EngineID; a.PrefillCached != nil {
+					p.cached = a.PrefillCached
+				}
+				ev.Cached, ev.Prompt = p.cached, p.promptTokens
 				t.promptIDs = p.promptIDs
 				r.sawPrefill(p.engineID)
 				if p.cached != nil && a.Form == turn.FormNull {
@@ -420,11 +425,11 @@ func (t *run) finish() {
 	switch {
 	case rc.Prefill == "":
 	case out.Cached == nil:
-		m.Tokens.WithLabelValues("unknown").Add(float64(rc.PromptTokens))
+		m.UnknownTokens.Add(float64(rc.PromptTokens))
 	default:
-		m.Tokens.WithLabelValues("local").Add(float64(*out.Local))
-		m.Tokens.WithLabelValues("pulled").Add(float64(*out.Pulled))
-		m.Tokens.WithLabelValues("computed").Add(float64(*rc.PComputedTokens))
+		m.LocalTokens.Add(float64(*out.Local))
+		m.PulledTokens.Add(float64(*out.Pulled))
+		m.ComputedTokens.Add(float64(*rc.PComputedTokens))
 	}
 	if t.returns() {
 		rc.Return = &telemetry.Return{State: telemetry.Pending}
@@ -436,7 +441,7 @@ func (t *run) finish() {
 // forDecode checks P's params before D gets them: an engine given anything but a complete A may
 // die, or read its own memory. nil is none. They can be nothing that P was sent, which is never of
 // this shape.
-func (r *Router) forDecode(params []byte) []byte {
+func (r *Router) forDecode(params []byte) *kvp.Prefilled {
 	if params == nil {
 		return nil
 	}
@@ -446,7 +451,7 @@ func (r *Router) forDecode(params []byte) []byte {
 		r.log.Warn("prefill returned params that cannot be used", "prefill", r.prefill.String(), "error", err)
 		return nil
 	}
-	return a.Raw()
+	return &a
 }
 
 // clip bounds what a client chooses and the router keeps or logs.

@@ -8,9 +8,7 @@ import (
 // number is bounded.
 type Metrics struct {
 	Turns        *prometheus.CounterVec
-	Tokens       *prometheus.CounterVec
 	TTFT         *prometheus.HistogramVec
-	Legs         *prometheus.HistogramVec
 	InFlight     prometheus.Gauge
 	HandlesKept  prometheus.Counter
 	HandlesUsed  *prometheus.CounterVec
@@ -24,28 +22,32 @@ type Metrics struct {
 	Returns       *prometheus.CounterVec
 	ReturnTokens  *prometheus.CounterVec
 	ReturnSeconds prometheus.Histogram
+
+	// Every turn counts these, so that their labels are not looked up each time.
+	LocalTokens, PulledTokens, ComputedTokens, UnknownTokens prometheus.Counter
+	PrefillLeg, DecodeLeg                                    prometheus.Observer
 }
 
 // NewMetrics registers the router's counters with r.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	seconds := []float64{.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 20, 60, 120}
+	tokens := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tarik_prompt_tokens_total",
+		Help: "Prompt tokens of turns that P served, by source: local (P's prefix cache), pulled (read from D), computed; unknown if P did not say.",
+	}, []string{"source"})
+	legs := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "tarik_leg_seconds", Buckets: seconds,
+		Help: "Seconds of one engine call, from sending it to the end of its reply, by leg.",
+	}, []string{"leg"})
 	m := &Metrics{
 		Turns: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tarik_turns_total",
 			Help: "Turns ended, by endpoint, arm, reason and HTTP status sent to the client.",
 		}, []string{"endpoint", "arm", "why", "status"}),
-		Tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tarik_prompt_tokens_total",
-			Help: "Prompt tokens of turns that P served, by source: local (P's prefix cache), pulled (read from D), computed; unknown if P did not say.",
-		}, []string{"source"}),
 		TTFT: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "tarik_ttft_seconds", Buckets: seconds,
 			Help: "Seconds from a request's arrival to the first token sent to the client, by arm.",
 		}, []string{"arm"}),
-		Legs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "tarik_leg_seconds", Buckets: seconds,
-			Help: "Seconds of one engine call, from sending it to the end of its reply, by leg.",
-		}, []string{"leg"}),
 		InFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "tarik_turns_in_flight", Help: "Turns that have arrived and not ended.",
 		}),
@@ -90,9 +92,13 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "tarik_return_seconds", Buckets: seconds,
 			Help: "Seconds a return took, rendering and P call.",
 		}),
+
+		LocalTokens: tokens.WithLabelValues("local"), PulledTokens: tokens.WithLabelValues("pulled"),
+		ComputedTokens: tokens.WithLabelValues("computed"), UnknownTokens: tokens.WithLabelValues("unknown"),
+		PrefillLeg: legs.WithLabelValues("prefill"), DecodeLeg: legs.WithLabelValues("decode"),
 	}
 	r.MustRegister(m.Returns, m.ReturnTokens, m.ReturnSeconds)
-	r.MustRegister(m.Turns, m.Tokens, m.TTFT, m.Legs, m.InFlight, m.HandlesKept, m.HandlesUsed, m.NoHandle,
+	r.MustRegister(m.Turns, tokens, m.TTFT, legs, m.InFlight, m.HandlesKept, m.HandlesUsed, m.NoHandle,
 		m.Truncated, m.Stripped, m.BadParams, m.PrefillTrust, m.Panics)
 	return m
 }

@@ -80,22 +80,22 @@ func orDash(s string) string {
 // Step takes one event and returns what to do now. It panics if the event does not fit what was
 // asked for: that is a bug of the caller.
 func (m *Machine) Step(ev Event) []Action {
-	switch ev := ev.(type) {
+	switch e := ev.(type) {
 	case Start:
 		m.expect(ev, idle)
-		return m.begin(ev)
+		return m.begin(&e)
 	case Awaited:
 		m.expect(ev, awaiting)
-		return m.awaited(ev)
+		return m.awaited(e)
 	case Rendered:
 		m.expect(ev, rendering)
-		return m.rendered(ev)
+		return m.rendered(e)
 	case Taken:
 		m.expect(ev, taking)
-		return m.taken(ev)
+		return m.taken(e)
 	case PrefillDone:
 		m.expect(ev, prefilling)
-		return m.prefilled(ev)
+		return m.prefilled(e)
 	case DecodeBegan:
 		m.expect(ev, decoding)
 		m.state = relaying
@@ -105,10 +105,10 @@ func (m *Machine) Step(ev Event) []Action {
 		return []Action{Relay{}}
 	case DecodeFailed:
 		m.expect(ev, decoding)
-		return m.decodeFailed(ev)
+		return m.decodeFailed(e)
 	case DecodeDone:
 		m.expect(ev, relaying)
-		return m.decoded(ev)
+		return m.decoded(e)
 	case ClientGone:
 		return m.clientGone()
 	}
@@ -121,8 +121,8 @@ func (m *Machine) expect(ev Event, want state) {
 	}
 }
 
-func (m *Machine) begin(s Start) []Action {
-	m.start = s
+func (m *Machine) begin(s *Start) []Action {
+	m.start = *s
 	switch {
 	case s.Plain != "":
 		m.out = Outcome{Arm: ArmPlain, Why: s.Plain}

@@ -5,16 +5,15 @@ import (
 	"github.com/tarik-kv/tarik/internal/kvp"
 )
 
-// FilterBody is [Filter] for a whole reply: it returns the edit that makes it the client's, and what the
-// router needs to know. The edit refers to body, which must stay unchanged while it is in use.
+// Body is [Filter.Event] for a whole reply: it returns the edit that makes it the client's. The edit refers to body, which
+// must stay unchanged while it is in use, and is valid until f is used again.
 //
 // The error is a [*bodyedit.SyntaxError] if body is not one JSON object.
-func FilterBody(body []byte, opt Options) (*bodyedit.Edit, *Info, error) {
-	f := new(Filter)
-	if err := f.doc.Reset(body); err != nil {
-		return nil, nil, err
-	}
+func (f *Filter) Body(body []byte, opt Options) (*bodyedit.Edit, error) {
 	f.Reset(opt)
+	if err := f.doc.Reset(body); err != nil {
+		return nil, err
+	}
 	f.edit.Reset(&f.doc)
 	switch opt.Endpoint {
 	case kvp.Responses:
@@ -25,13 +24,7 @@ func FilterBody(body []byte, opt Options) (*bodyedit.Edit, *Info, error) {
 		f.reply()
 	}
 	f.info.Done = f.info.Error == nil
-	return &f.edit, &f.info, nil
-}
-
-// ReadBody returns what the router needs to know of a reply that no client sees, such as that of a prefill leg.
-func ReadBody(body []byte, endpoint kvp.Endpoint) (*Info, error) {
-	_, info, err := FilterBody(body, Options{Endpoint: endpoint, KeepTokenIDs: true, KeepPromptIDs: true})
-	return info, err
+	return &f.edit, nil
 }
 
 // reply handles a whole reply of chat or completions.

@@ -16,7 +16,7 @@
 //   - a chunk that carried nothing but a handle is dropped.
 //   - the number of cached tokens can be replaced: older decode engines count what they pulled as cached.
 //
-// Everything else stays byte for byte, in streams ([Filter]) and whole replies ([FilterBody]).
+// Everything else stays byte for byte, in streams ([Filter]) and whole replies ([Filter.Body]).
 //
 // If asked, it keeps what the assistant said ([Reply]): the next prompt of the conversation will repeat it, and who
 // can write that message down before the client does can prepare an engine for it.

@@ -46,14 +46,6 @@ type Info struct {
 	Handles int    // number of objects seen: more than one if several choices each had theirs
 	SeenKey bool   // the member kv_transfer_params was there, null or not
 
-	// EngineID is remote_engine_id of the handle: the present life of the engine that replied.
-	EngineID string
-
-	// PrefillCached is remote_prefill_cached_tokens of the handle: how many tokens of the prompt a prefill
-	// engine had, or read, rather than computed. Engines say it since 0.31, if HasPrefillCached.
-	PrefillCached    int
-	HasPrefillCached bool
-
 	PromptIDs []int32 // token ids of the prompt, if the engine sent them
 	TokenIDs  []int32 // token ids of the reply's first choice, if the engine sent them
 	Choices   int     // highest choice index seen, plus 1
@@ -84,15 +76,6 @@ func (in *Info) Failed() bool {
 	return in.Error != nil || in.FinishReason == "error" || in.FinishReason == "failed"
 }
 
-// Reused returns how many tokens of the prompt the engine did not compute, as far as it says so. What a handle
-// says comes first: usage has it only if the engine was started to say it.
-func (in *Info) Reused() (tokens int, ok bool) {
-	if in.HasPrefillCached {
-		return in.PrefillCached, true
-	}
-	return in.Usage.CachedTokens, in.Usage.HasCachedTokens
-}
-
 // reset empties in for a reply with opt and keeps its memory.
 func (in *Info) reset(opt *Options) {
 	in.Reply.reset(opt)
@@ -105,10 +88,6 @@ func (in *Info) takeParams(raw []byte) {
 	if bodyedit.KindOf(raw) == bodyedit.Object && len(raw) > len("{}") {
 		in.Handles++
 		in.Handle = append([]byte(nil), raw...)
-		id, _ := bodyedit.Lookup(raw, "remote_engine_id")
-		in.EngineID, _ = bodyedit.String(id)
-		cached, _ := bodyedit.Lookup(raw, "remote_prefill_cached_tokens")
-		in.PrefillCached, in.HasPrefillCached = count(cached)
 	}
 }
 

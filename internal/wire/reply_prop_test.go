@@ -255,7 +255,7 @@ func TestMessageOfStreamIsMessageOfBody(t *testing.T) {
 		} {
 			stream, whole := dialect(rt)
 			opt := Options{Endpoint: endpoint, KeepReply: 1 << 20}
-			_, info, err := FilterBody([]byte(whole), opt)
+			_, info, err := filterBody([]byte(whole), opt)
 			if err != nil {
 				rt.Fatalf("%s: %v", whole, err)
 			}

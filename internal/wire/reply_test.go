@@ -163,7 +163,7 @@ func TestReplyOfBodies(t *testing.T) {
 	t.Parallel()
 	f := func(endpoint kvp.Endpoint, body string, want outcome) {
 		t.Helper()
-		_, info, err := FilterBody([]byte(body), Options{Endpoint: endpoint, KeepReply: 1 << 20})
+		_, info, err := filterBody([]byte(body), Options{Endpoint: endpoint, KeepReply: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -304,7 +304,7 @@ func TestReplyOfRecordings(t *testing.T) {
 		var info *Info
 		if sse {
 			_, info = client(opt, data)
-		} else if _, info, err = FilterBody(data, opt); err != nil {
+		} else if _, info, err = filterBody(data, opt); err != nil {
 			t.Fatalf("%s: %v", base, err)
 		}
 		o := outcomeOf(&info.Reply)
