@@ -283,7 +283,7 @@ after: // a value ends before b[i]
 	} else {
 		switch b[i] {
 		case ',':
-			i = skipSpace(b, i+1)
+			i = skipNumbers(b, skipSpace(b, i+1))
 			goto value
 		case ']':
 			i++
@@ -298,6 +298,22 @@ name: // b[i] begins a member
 		return i, err
 	}
 	goto value
+}
+
+// skipNumbers returns the position behind the whole numbers at i that have a comma behind them, and behind that comma: lists
+// of token and block ids are long. Whatever else is there is for the caller to look at.
+func skipNumbers(b []byte, i int) int {
+	for i < len(b) && '1' <= b[i] && b[i] <= '9' {
+		end := i + 1
+		for end < len(b) && b[end]-'0' <= 9 {
+			end++
+		}
+		if end >= len(b) || b[end] != ',' {
+			break
+		}
+		i = skipSpace(b, end+1)
+	}
+	return i
 }
 
 // skipName reads a member name at i and the colon behind it, and returns where the value starts.

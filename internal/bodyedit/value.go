@@ -88,6 +88,44 @@ func Int(raw []byte) (v int64, ok bool) {
 	return 0, false
 }
 
+// AppendInts appends the elements of the array raw to dst if all of them are whole numbers from 0 to 2^31-1, written with
+// digits only. Otherwise it appends nothing and ok is false. Arrays of token and block ids have thousands of elements: this
+// takes a tenth of the time of [Elements] with [Int].
+func AppendInts[T int | int32](dst []T, raw []byte) (list []T, ok bool) {
+	from := len(dst)
+	if len(raw) == 0 || raw[0] != '[' {
+		return dst, false
+	}
+	i := skipSpace(raw, 1)
+	if i == len(raw)-1 && raw[i] == ']' {
+		return dst, true
+	}
+	for {
+		n, start := uint64(0), i
+		for i < len(raw) && raw[i]-'0' <= 9 {
+			if n = n*10 + uint64(raw[i]-'0'); n > math.MaxInt32 {
+				return dst[:from], false
+			}
+			i++
+		}
+		if i == start {
+			return dst[:from], false
+		}
+		dst = append(dst, T(n))
+		if i = skipSpace(raw, i); i >= len(raw) {
+			return dst[:from], false
+		}
+		switch {
+		case raw[i] == ',':
+			i = skipSpace(raw, i+1)
+		case raw[i] == ']' && i == len(raw)-1:
+			return dst, true
+		default:
+			return dst[:from], false
+		}
+	}
+}
+
 // Float returns the value of raw if it is a number that fits into a float64.
 func Float(raw []byte) (v float64, ok bool) {
 	if KindOf(raw) != Number {

@@ -18,7 +18,6 @@ const (
 	MaxGroups       = 64
 	maxNameBytes    = 1024
 	maxParallelSize = 4096
-	maxBlockID      = math.MaxInt32
 )
 
 // ErrShape says that params are not of the shape that was asked for: an A where a B is wanted, or the other way
@@ -262,6 +261,16 @@ func text(name string, raw []byte) (string, error) {
 	return v, nil
 }
 
+// notABlock says what is wrong with a list of block ids.
+func notABlock(list []byte) error {
+	for el := range bodyedit.Elements(list) {
+		if _, err := integer("a block id", el, 0, math.MaxInt32); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%s has something else than block ids", nameBlocks)
+}
+
 // blocks reads remote_block_ids, an array of arrays of block ids.
 func blocks(raw []byte) ([][]int, error) {
 	if bodyedit.KindOf(raw) != bodyedit.Array {
@@ -276,16 +285,12 @@ func blocks(raw []byte) ([][]int, error) {
 		if len(groups) == MaxGroups {
 			return nil, fmt.Errorf("%s has more than %d groups", nameBlocks, MaxGroups)
 		}
-		ids := make([]int, 0, len(g)/8+1) // most ids have many digits
-		for el := range bodyedit.Elements(g) {
-			id, err := integer("a block id", el, 0, maxBlockID)
-			if err != nil {
-				return nil, err
-			}
-			if total++; total > MaxBlocks {
-				return nil, fmt.Errorf("%s has more than %d blocks", nameBlocks, MaxBlocks)
-			}
-			ids = append(ids, id)
+		ids, ok := bodyedit.AppendInts(make([]int, 0, len(g)/6+1), g) // most ids have several digits
+		if !ok {
+			return nil, notABlock(g)
+		}
+		if total += len(ids); total > MaxBlocks {
+			return nil, fmt.Errorf("%s has more than %d blocks", nameBlocks, MaxBlocks)
 		}
 		groups = append(groups, ids)
 	}

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"math"
 	"strconv"
 
 	"github.com/tarik-kv/tarik/internal/bodyedit"
@@ -115,13 +114,9 @@ func parseIDs(raw []byte) []int32 {
 	if len(raw) < 2 || raw[0] != '[' {
 		return nil
 	}
-	ids := make([]int32, 0, len(raw)/6)
-	for id := range bodyedit.Elements(raw) {
-		n, ok := bodyedit.Int(id)
-		if !ok || n < 0 || n > math.MaxInt32 {
-			return nil
-		}
-		ids = append(ids, int32(n))
+	ids, ok := bodyedit.AppendInts(make([]int32, 0, len(raw)/6), raw)
+	if !ok {
+		return nil
 	}
 	return ids
 }

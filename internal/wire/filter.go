@@ -192,7 +192,7 @@ func (f *Filter) promptIDs(m bodyedit.Member) {
 		return
 	}
 	if len(f.info.PromptIDs) == 0 {
-		f.info.PromptIDs, _ = appendIDs(f.info.PromptIDs, m.Raw)
+		f.info.PromptIDs, _ = bodyedit.AppendInts(f.info.PromptIDs, m.Raw)
 	}
 	if !f.opt.KeepPromptIDs {
 		f.edit.Replace(m.Span, null)
@@ -265,7 +265,7 @@ func (f *Filter) choice(at bodyedit.Span) (finish bool) {
 		return finish
 	}
 	if ids != nil {
-		f.info.TokenIDs, _ = appendIDs(f.info.TokenIDs, ids)
+		f.info.TokenIDs, _ = bodyedit.AppendInts(f.info.TokenIDs, ids)
 	}
 	if finish {
 		f.info.takeFinish(reason, stop)

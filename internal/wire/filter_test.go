@@ -550,21 +550,3 @@ func TestMessagesStreamCached(t *testing.T) {
 		t.Errorf("usage (-want +got):\n%s", d)
 	}
 }
-
-func TestAppendIDs(t *testing.T) {
-	t.Parallel()
-	f := func(raw string, want []int32, wantOK bool) {
-		t.Helper()
-		got, ok := appendIDs([]int32{-1}, []byte(raw))
-		if d := cmp.Diff(append([]int32{-1}, want...), got); d != "" || ok != wantOK {
-			t.Errorf("appendIDs(%s) ok = %v, want %v (-want +got):\n%s", raw, ok, wantOK, d)
-		}
-	}
-	f(`[]`, nil, true)
-	f(`[ ]`, nil, true)
-	f(`[1]`, []int32{1}, true)
-	f("[1, 2,\n 3 , 2147483647]", []int32{1, 2, 3, 2147483647}, true)
-	for _, bad := range []string{``, `[`, `null`, `{}`, `[1,]`, `[,1]`, `[1 2]`, `[-1]`, `[1.0]`, `[1e1]`, `["1"]`, `[[1]]`, `[2147483648]`, `[1,x]`} {
-		f(bad, nil, false)
-	}
-}

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 
 	"github.com/tarik-kv/tarik/internal/bodyedit"
 	"github.com/tarik-kv/tarik/internal/kvp"
@@ -135,44 +134,6 @@ var words = [...]string{
 	"stop", "length", "tool_calls", "abort", "error", "content_filter", // chat, completions
 	"end_turn", "max_tokens", "tool_use", "stop_sequence", // messages
 	"in_progress", "completed", "incomplete", "failed", // responses
-}
-
-// appendIDs appends the token ids of the array raw to dst. ok is false, and dst as it was, if raw is
-// anything but an array of token ids.
-func appendIDs(dst []int32, raw []byte) (ids []int32, ok bool) {
-	if len(raw) < 2 || raw[0] != '[' || raw[len(raw)-1] != ']' {
-		return dst, false
-	}
-	from := len(dst)
-	raw = raw[1 : len(raw)-1]
-	const (
-		start = iota // no digit yet
-		digits
-		done // white space behind digits
-	)
-	state, n := start, int64(0)
-	for _, c := range raw {
-		switch {
-		case '0' <= c && c <= '9' && state != done:
-			state = digits
-			if n = n*10 + int64(c-'0'); n > 1<<31-1 {
-				return dst[:from], false
-			}
-		case c == ',' && state != start:
-			dst = append(dst, int32(n))
-			state, n = start, 0
-		case c == ' ' || c == '\n' || c == '\t' || c == '\r':
-			if state == digits {
-				state = done
-			}
-		default:
-			return dst[:from], false
-		}
-	}
-	if state != start {
-		return append(dst, int32(n)), true
-	}
-	return dst[:from], len(dst) == from && len(bytes.TrimSpace(raw)) == 0
 }
 
 // count returns the value of raw as a count of tokens.

@@ -90,7 +90,7 @@ func (f *Filter) repeat(raw []byte, at int, data []byte) (Action, []byte, bool) 
 			return Pass, nil, false
 		}
 	case string(hole) != "null":
-		ids, ok := appendIDs(f.info.TokenIDs, hole)
+		ids, ok := bodyedit.AppendInts(f.info.TokenIDs, hole)
 		if !ok {
 			return Pass, nil, false
 		}
