@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tarik-kv/tarik/internal/kvp"
@@ -82,8 +83,8 @@ type Engine struct {
 	client *http.Client
 	name   string // URL as text
 	mu     sync.Mutex
-	info   Info
-	fails  int // health checks failed in a row
+	info   atomic.Pointer[Info] // never nil; changed by change only
+	fails  atomic.Int64         // health checks failed in a row
 }
 
 // downAfter is how many health checks in a row must fail before an engine counts as down. A busy
@@ -97,94 +98,94 @@ func New(role Role, rawURL string, client *http.Client) (*Engine, error) {
 		return nil, fmt.Errorf("%s engine %q: want a URL such as http://host:8000", role, rawURL)
 	}
 	u.Path = strings.TrimSuffix(u.Path, "/")
-	return &Engine{Role: role, URL: u, client: client, name: u.String(), info: Info{Trust: Unproven, Err: "not asked yet"}}, nil
+	e := &Engine{Role: role, URL: u, client: client, name: u.String()}
+	e.info.Store(&Info{Trust: Unproven, Err: "not asked yet"})
+	return e, nil
 }
 
 // String is the engine's address.
 func (e *Engine) String() string { return e.name }
 
 // Info returns what is known now.
-func (e *Engine) Info() Info {
+func (e *Engine) Info() Info { return *e.info.Load() }
+
+// change lets f change what is known. Turns ask for it a dozen times each, and nobody has to wait for that.
+func (e *Engine) change(f func(i *Info)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.info
+	i := e.Info()
+	f(&i)
+	e.info.Store(&i)
 }
 
 // Saw reports the engine id of a reply. It returns the id of the life that has ended, if this one
 // is new.
 func (e *Engine) Saw(engineID string) (ended string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if engineID == "" || engineID == e.info.EngineID {
+	if engineID == "" || engineID == e.Info().EngineID {
 		return ""
 	}
-	ended = e.info.EngineID
-	e.info.EngineID = engineID
-	if ended != "" {
-		e.info.Fingerprint = "" // it names the engine's settings, which may be others now
-	}
-	if ended != "" {
-		e.info.Trust, e.info.TrustWhy = Unproven, ""
-	}
+	e.change(func(i *Info) {
+		if engineID == i.EngineID {
+			return // another turn was faster
+		}
+		ended = i.EngineID
+		i.EngineID = engineID
+		if ended != "" {
+			i.Fingerprint = "" // it names the engine's settings, which may be others now
+			i.Trust, i.TrustWhy = Unproven, ""
+		}
+	})
 	return ended
 }
 
 // SawFingerprint records the system_fingerprint of a reply, a raw JSON string; nil is none.
 func (e *Engine) SawFingerprint(raw []byte) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(raw) > 0 && string(raw) != e.info.Fingerprint {
-		e.info.Fingerprint = string(raw)
+	if len(raw) > 0 && string(raw) != e.Info().Fingerprint {
+		e.change(func(i *Info) { i.Fingerprint = string(raw) })
 	}
 }
 
 // Answered records that the engine has just answered a turn: it is up, however late its health
 // checks come.
 func (e *Engine) Answered() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.fails = 0
+	if e.fails.Load() != 0 {
+		e.fails.Store(0)
+	}
 }
 
 // SawHandle records that the engine returned a handle.
 func (e *Engine) SawHandle() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.info.Retains = true
+	if !e.Info().Retains {
+		e.change(func(i *Info) { i.Retains = true })
+	}
 }
 
 // SetTrust records whether the engine reads handles. why is for people.
 func (e *Engine) SetTrust(t Trust, why string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.info.Trust, e.info.TrustWhy = t, why
+	e.change(func(i *Info) { i.Trust, i.TrustWhy = t, why })
 }
 
 // RefusedRender records that the engine has no render endpoint.
-func (e *Engine) RefusedRender() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.info.NoRender = true
-}
+func (e *Engine) RefusedRender() { e.change(func(i *Info) { i.NoRender = true }) }
 
 // Refresh asks the engine how it is and, when it has just come up, what it is.
 func (e *Engine) Refresh(ctx context.Context) {
 	err := e.ask(ctx)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if err == nil {
-		e.fails = 0
-		e.info.Up, e.info.Err = true, ""
-		return
-	}
-	if e.fails++; e.fails >= downAfter || !e.info.Up {
-		// Whatever comes back may be another life of it.
-		e.info.Up, e.info.Err = false, err.Error()
-		e.info.Version, e.info.Fingerprint = "", ""
-		if e.info.Trust == Proven {
-			e.info.Trust = Unproven
+	e.change(func(i *Info) {
+		if err == nil {
+			e.fails.Store(0)
+			i.Up, i.Err = true, ""
+			return
 		}
-	}
+		if e.fails.Add(1) >= downAfter || !i.Up {
+			// Whatever comes back may be another life of it.
+			i.Up, i.Err = false, err.Error()
+			i.Version, i.Fingerprint = "", ""
+			if i.Trust == Proven {
+				i.Trust = Unproven
+			}
+		}
+	})
 }
 
 func (e *Engine) ask(ctx context.Context) error {
@@ -215,10 +216,10 @@ func (e *Engine) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.info.Version, e.info.Can, e.info.Models, e.info.BlockSize = version.Version, can, models.Data, size
-	e.info.NoRender = !can.Render
+	e.change(func(i *Info) {
+		i.Version, i.Can, i.Models, i.BlockSize = version.Version, can, models.Data, size
+		i.NoRender = !can.Render
+	})
 	return nil
 }
 
@@ -233,10 +234,10 @@ func (e *Engine) load(metrics []byte) {
 	}
 	usage, waiting, blocks := number(usageSample), number(waitingSample), number(blocksLabel)
 	size, _ := blockSize(metrics) // 0 if it does not say
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.info.NoPrefixCache = noPrefixCache.Match(metrics)
-	e.info.Usage, e.info.Waiting, e.info.Capacity = usage, waiting, int(blocks)*size
+	e.change(func(i *Info) {
+		i.NoPrefixCache = noPrefixCache.Match(metrics)
+		i.Usage, i.Waiting, i.Capacity = usage, waiting, int(blocks)*size
+	})
 }
 
 // With several data-parallel ranks behind one address the sums are over the ranks; usage is then

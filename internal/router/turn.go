@@ -41,6 +41,7 @@ type run struct {
 	now     turn.Event         // an event that came of an action itself
 	next    func() turn.Event  // the leg that an action began
 	cancel  context.CancelFunc // ends the leg in progress
+	open    context.Context    // of the last leg without a deadline
 	linger  *time.Timer        // ends the leg that goes on without its client
 
 	mu    sync.Mutex // with it, clientLeft uses machine, cancel and linger while inLeg
@@ -320,16 +321,19 @@ func (t *run) do(legs, client context.Context, a turn.Action) {
 // spawn has a leg carried out next.
 func (t *run) spawn(leg func() turn.Event) { t.next = leg }
 
-// leg begins the context of the next leg and ends that of the one before.
+// leg begins the context of the next leg and ends that of the one before. Legs without a deadline share one.
 func (t *run) leg(parent context.Context, deadline time.Duration) context.Context {
-	t.cancel()
-	var ctx context.Context
-	if deadline > 0 {
-		ctx, t.cancel = context.WithTimeout(parent, deadline)
-	} else {
-		ctx, t.cancel = context.WithCancel(parent)
+	if deadline <= 0 && t.open != nil && t.open.Err() == nil {
+		return t.open
 	}
-	return ctx
+	t.cancel()
+	if deadline > 0 {
+		var ctx context.Context
+		ctx, t.cancel = context.WithTimeout(parent, deadline)
+		return ctx
+	}
+	t.open, t.cancel = context.WithCancel(parent)
+	return t.open
 }
 
 func (t *run) prefill(ctx context.Context, a turn.Prefill) {
@@ -510,13 +514,11 @@ func (t *run) note() {
 	}
 	said := &t.reply.info.Reply
 	t.calls = said.ToolCalls()
-	t.said, _ = said.AppendMessage(nil, t.q.endpoint, "")
-	if full, ok := said.AppendMessage(nil, t.q.endpoint, "reasoning"); ok && len(full) != len(t.said) {
-		// It has thought. Whether that comes back is up to the client.
-		if name := t.q.reasoning(len(t.calls) > 0); name != "" {
-			t.said, _ = said.AppendMessage(nil, t.q.endpoint, name)
-		}
+	thoughts := ""
+	if said.Reasoned() { // whether that comes back is up to the client
+		thoughts = t.q.reasoning(len(t.calls) > 0)
 	}
+	t.said, _ = said.AppendMessage(nil, t.q.endpoint, thoughts)
 	if len(t.said) == 0 {
 		t.said = nil
 	}

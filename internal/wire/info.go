@@ -1,7 +1,6 @@
 package wire
 
 import (
-
 	"github.com/tarik-kv/tarik/internal/bodyedit"
 	"github.com/tarik-kv/tarik/internal/kvp"
 )

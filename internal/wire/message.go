@@ -2,6 +2,7 @@ package wire
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 
 	"github.com/tarik-kv/tarik/internal/bodyedit"
@@ -26,6 +27,7 @@ func (r *Reply) AppendMessage(dst []byte, ep kvp.Endpoint, reasoningName string)
 	if len(r.parts) == 0 || ep != r.endpoint {
 		return dst, false
 	}
+	dst = slices.Grow(dst, r.size+len(`{"role":"assistant","content":""}`))
 	switch ep {
 	case kvp.Completions:
 		text := r.textOf(saidText)
@@ -46,7 +48,7 @@ func (r *Reply) AppendMessage(dst []byte, ep kvp.Endpoint, reasoningName string)
 // ToolCalls returns the ids of the tool calls in the order of the message, as the results will name them.
 func (r *Reply) ToolCalls() []string {
 	var ids []string
-	for _, p := range r.ordered() {
+	for p := range r.ordered() {
 		if id, ok := bodyedit.String(p.id); ok {
 			ids = append(ids, id)
 		}
@@ -54,14 +56,27 @@ func (r *Reply) ToolCalls() []string {
 	return ids
 }
 
-// ordered returns the parts by index. Those of a chat that are no tool calls have index 0 and come in any place.
-func (r *Reply) ordered() []*part {
-	parts := make([]*part, len(r.parts))
-	for i := range r.parts {
-		parts[i] = &r.parts[i]
+// Reasoned reports whether some of the reply is reasoning that [Reply.AppendMessage] leaves out unless it is told where
+// to put it.
+func (r *Reply) Reasoned() bool {
+	return slices.ContainsFunc(r.parts, func(p part) bool { return p.kind == saidReasoning || p.kind == saidRawReasoning })
+}
+
+// ordered yields the parts by index. Those of a chat that are no tool calls have index 0 and come in any place.
+func (r *Reply) ordered() iter.Seq[*part] {
+	byIndex := func(a, b part) int { return cmp.Compare(a.index, b.index) }
+	return func(yield func(*part) bool) {
+		parts := r.parts
+		if !slices.IsSortedFunc(parts, byIndex) {
+			parts = slices.Clone(parts)
+			slices.SortStableFunc(parts, byIndex)
+		}
+		for i := range parts {
+			if !yield(&parts[i]) {
+				return
+			}
+		}
 	}
-	slices.SortStableFunc(parts, func(a, b *part) int { return cmp.Compare(a.index, b.index) })
-	return parts
 }
 
 // textOf is the text of the part of a kind that a reply has one of, empty if nothing was said.
@@ -79,7 +94,7 @@ func (r *Reply) appendChat(dst []byte, reasoningName string) (out []byte, ok boo
 	}
 	// The calls come first in the making: whether there are any decides about content.
 	var calls []byte
-	for _, p := range r.ordered() {
+	for p := range r.ordered() {
 		if p.kind != saidCall && p.kind != saidRaw {
 			continue
 		}
@@ -122,7 +137,7 @@ func (r *Reply) appendChat(dst []byte, reasoningName string) (out []byte, ok boo
 func (r *Reply) appendBlocks(dst []byte, thinking bool) (out []byte, ok bool) {
 	dst = append(dst, `{"role":"assistant","content":[`...)
 	from := len(dst)
-	for _, p := range r.ordered() {
+	for p := range r.ordered() {
 		if !thinking && (p.kind == saidReasoning || p.kind == saidRawReasoning) {
 			continue
 		}

@@ -263,6 +263,9 @@ func TestMessageOfStreamIsMessageOfBody(t *testing.T) {
 			if d := cmp.Diff(want, said(endpoint, stream)); d != "" {
 				rt.Fatalf("%s\n%s (-whole +stream):\n%s", whole, stream, d)
 			}
+			if thought := want.Message != want.WithoutThinking; thought && !info.Reply.Reasoned() {
+				rt.Fatalf("%s: Reasoned is false, but %s is not %s", whole, want.Message, want.WithoutThinking)
+			}
 			for thinking, message := range map[bool]string{true: want.Message, false: want.WithoutThinking} {
 				var got any
 				if message != "" {
