@@ -197,7 +197,7 @@ func TestOwnReceipts(t *testing.T) {
 	n := func(v int) *int { return &v }
 	for i := range 3 {
 		rs.Add(telemetry.Receipt{
-			Turn: string(rune('a' + i)), Conversation: "a", TurnNumber: i + 1, Time: time.Unix(1760000000+int64(60*i), 0).UTC().Format(time.RFC3339Nano),
+			Turn: string(rune('a' + i)), Conversation: "a", TurnNumber: i + 1, Time: time.Unix(1760000000+int64(60*i), 0).UTC(),
 			Endpoint: "/v1/chat/completions", Model: "m", Arm: "pull", Why: "verified", PromptTokens: 1000 + 500*i, OutputTokens: 50,
 			PLocalTokens: n(100), PPulledTokens: n(400), PComputedTokens: n(500 + 500*i), TotalMs: 1500, Status: 200,
 		})

@@ -174,6 +174,9 @@ func (e *Edit) remove(k int, is func([]byte, string) bool, names []string) int {
 			o.fate(i).dropped = true
 			n++
 		}
+		if len(o.appended) == 0 {
+			continue
+		}
 		before := len(o.appended)
 		o.appended = slices.DeleteFunc(o.appended, func(m member) bool {
 			appended = append(appended[:0], m.name...)

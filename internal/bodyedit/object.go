@@ -291,7 +291,10 @@ func (d *Doc) CountFold(names ...string) int {
 	for _, s := range d.members {
 		raw := d.body[s.name.Start+1 : s.name.End-1]
 		for _, name := range names {
-			if (!sameLength || len(raw) == len(name)) && nameIsFold(raw, name) {
+			if sameLength && (len(raw) != len(name) || len(raw) > 0 && raw[0]|' ' != name[0]|' ') {
+				continue
+			}
+			if nameIsFold(raw, name) {
 				n++
 				break
 			}

@@ -62,7 +62,9 @@ func (q *request) askUsage(e *bodyedit.Edit) {
 // edit is what both legs' bodies have in common.
 func (q *request) edit(params []byte, ids []int32) *bodyedit.Edit {
 	e := q.doc.Edit()
-	e.DeleteFold(ownFields...)
+	if q.stripped > 0 {
+		e.DeleteFold(ownFields...)
+	}
 	if q.salt != "" {
 		e.Set("cache_salt", quote(q.salt))
 	}

@@ -34,7 +34,7 @@ type request struct {
 	wantsUsage, wantsRunningUsage bool
 	plain                         turn.Reason // why it cannot be reused, "" if it can
 	salt                          string      // for the engines, "" for none
-	stripped                      int         // members that the client had no business to send
+	stripped                      int         // members that the client had no business to send: ownFields
 
 	tenant   string
 	prompt   []byte   // raw messages, whole input or prompt

@@ -84,7 +84,7 @@ type run struct {
 func (r *Router) serveTurn(w http.ResponseWriter, req *http.Request, q *request, begin time.Time) {
 	t := &run{r: r, q: q, w: w, id: newID(), begin: begin, http2: req.ProtoMajor >= 2, cancel: func() {}}
 	t.receipt = telemetry.Receipt{
-		Turn: t.id, Time: begin.UTC().Format(time.RFC3339Nano), Endpoint: q.endpoint.Path(), Model: clip(q.model), Streamed: q.streaming,
+		Turn: t.id, Time: begin.UTC(), Endpoint: q.endpoint.Path(), Model: clip(q.model), Streamed: q.streaming,
 	}
 	h := w.Header()
 	h["X-Tarik-Turn"] = []string{t.id}

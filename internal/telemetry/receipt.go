@@ -12,18 +12,19 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"time"
 )
 
 // Receipt is what one turn chose and delivered. Its field names are API: more may be added, none
 // is renamed. Tokens are counts; times are milliseconds. A null means that no engine said.
 type Receipt struct {
-	Turn         string `json:"turn"`         // value of the response header X-Tarik-Turn
-	Conversation string `json:"conversation"` // the turn that began it
-	TurnNumber   int    `json:"turn_number"`  // 1 for the first
-	Time         string `json:"time"`         // arrival, RFC 3339
-	Endpoint     string `json:"endpoint"`
-	Model        string `json:"model"`
-	Streamed     bool   `json:"streamed"`
+	Turn         string    `json:"turn"`         // value of the response header X-Tarik-Turn
+	Conversation string    `json:"conversation"` // the turn that began it
+	TurnNumber   int       `json:"turn_number"`  // 1 for the first
+	Time         time.Time `json:"time"`         // arrival, UTC
+	Endpoint     string    `json:"endpoint"`
+	Model        string    `json:"model"`
+	Streamed     bool      `json:"streamed"`
 
 	Arm string `json:"arm"` // local, pull, append, recompute, plain
 	Why string `json:"why"`
