@@ -305,7 +305,9 @@ func TestJ06Thousand(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := answers["yes"]; n < 51 || n > 57 { // 0.8 of 64 for one, 4/9 each for two
+	// At least 0.8 of 64, which one alone gets. Who comes later gets less than four times what is left: 4/9 for each if
+	// they come by turns, 11 if the other has its 51 already.
+	if n := answers["yes"]; n < 51 || n > 62 {
 		t.Errorf("%d let in: %v", n, answers)
 	}
 	if n := answers["yes"] + answers["429 tenant fair-share retry-after=1s"]; n != 1000 {
