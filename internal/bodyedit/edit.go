@@ -168,7 +168,7 @@ func (e *Edit) remove(k int, is func([]byte, string) bool, names []string) int {
 	for _, name := range names {
 		for i := range o.slots {
 			raw := o.rawName(e.d.body, i)
-			if sameLength && len(raw) != len(name) || o.dropped(i) || !is(raw, name) {
+			if sameLength && differ(raw, name) || o.dropped(i) || !is(raw, name) {
 				continue
 			}
 			o.fate(i).dropped = true

@@ -291,10 +291,7 @@ func (d *Doc) CountFold(names ...string) int {
 	for _, s := range d.members {
 		raw := d.body[s.name.Start+1 : s.name.End-1]
 		for _, name := range names {
-			if sameLength && (len(raw) != len(name) || len(raw) > 0 && raw[0]|' ' != name[0]|' ') {
-				continue
-			}
-			if nameIsFold(raw, name) {
+			if !(sameLength && differ(raw, name)) && nameIsFold(raw, name) {
 				n++
 				break
 			}
@@ -315,6 +312,12 @@ func (d *Doc) sameLength(names []string) bool {
 		}
 	}
 	return true
+}
+
+// differ reports, where sameLength holds, that two names are not the same, by a look at their lengths and first letters.
+// Names that may be the same it leaves to nameIs and nameIsFold.
+func differ(raw []byte, name string) bool {
+	return len(raw) != len(name) || len(raw) > 0 && raw[0]|' ' != name[0]|' '
 }
 
 // Bytes is the text at sp.

@@ -89,8 +89,8 @@ func Int(raw []byte) (v int64, ok bool) {
 }
 
 // AppendInts appends the elements of the array raw to dst if all of them are whole numbers from 0 to 2^31-1, written with
-// digits only. Otherwise it appends nothing and ok is false. Arrays of token and block ids have thousands of elements: this
-// takes a tenth of the time of [Elements] with [Int].
+// digits only. Otherwise it appends nothing and ok is false. It is for arrays of token and block
+// ids, which have thousands of elements: [Elements] with [Int] would look at each three times.
 func AppendInts[T int | int32](dst []T, raw []byte) (list []T, ok bool) {
 	from := len(dst)
 	if len(raw) == 0 || raw[0] != '[' {

@@ -126,9 +126,11 @@ var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 // b is, and two texts behind the same k are taken for each other with probability 2^-128, which would cost speed only.
 func next(k Key, b []byte) Key {
 	var room [len(k) + 16]byte
-	binary.LittleEndian.PutUint64(room[copy(room[:], k[:]):], maphash.Bytes(seeds[0], b))
-	binary.LittleEndian.PutUint64(room[len(k)+8:], maphash.Bytes(seeds[1], b))
-	full := sha256.Sum256(room[:])
+	text := append(room[:0], k[:]...)
+	for _, seed := range seeds {
+		text = binary.LittleEndian.AppendUint64(text, maphash.Bytes(seed, b))
+	}
+	full := sha256.Sum256(text)
 	return Key(full[:len(k)])
 }
 

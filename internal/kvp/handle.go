@@ -103,7 +103,7 @@ func (h Handle) Cut(k, blockSize int) (Handle, error) {
 		}
 		if n != len(list) {
 			group := firstElement(e.Doc(), nameBlocks)
-			e.Replace(group, appendInts(nil, list[:n]))
+			e.Replace(group, AppendIDs(nil, list[:n]))
 		}
 	})
 	cut.Tokens = k
@@ -164,17 +164,6 @@ func firstElement(doc *bodyedit.Doc, name string) bodyedit.Span {
 		return el
 	}
 	panic("BUG: " + name + " has no elements")
-}
-
-func appendInts(dst []byte, list []int) []byte {
-	dst = append(dst, '[')
-	for i, n := range list {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = strconv.AppendInt(dst, int64(n), 10)
-	}
-	return append(dst, ']')
 }
 
 func bareHost(host string) string {

@@ -426,7 +426,7 @@ func TestCutAgreesWithPairing(t *testing.T) {
 		for i := range list {
 			list[i] = 1000 + i // block 1000+i holds tokens [i*blockSize, (i+1)*blockSize)
 		}
-		raw := with(with(b639, "remote_num_tokens", fmt.Sprint(tokens)), "remote_block_ids", string(append(appendInts([]byte("["), list), ']')))
+		raw := with(with(b639, "remote_num_tokens", fmt.Sprint(tokens)), "remote_block_ids", string(append(AppendIDs([]byte("["), list), ']')))
 		h := mustParse(t, raw)
 		k := rapid.IntRange(1, tokens).Draw(rt, "k")
 		cut, err := h.Cut(k, blockSize)

@@ -82,8 +82,8 @@ func WithPromptTokenIDs(params []byte, ids []int32) []byte {
 	return e.Bytes()
 }
 
-// AppendIDs appends token ids as a JSON array.
-func AppendIDs(dst []byte, ids []int32) []byte {
+// AppendIDs appends ids of tokens or blocks as a JSON array.
+func AppendIDs[T int | int32](dst []byte, ids []T) []byte {
 	dst = append(dst, '[')
 	for i, id := range ids {
 		if i > 0 {
